@@ -1,1 +1,10 @@
+//! hapax: takes at-least-once messages and makes each one take effect exactly once, in a Wasm handler whose SQL runs
+//! in the transaction that also records the message's id.
+//!
+//! The rooms and the way of a message are drawn in `ARCHITECTURE.md`.
 
+pub mod fault;
+pub mod handler;
+pub mod message;
+pub mod source;
+pub mod store;

@@ -1,0 +1,113 @@
+//! The handler room: loads and checks components, and calls one in a fresh instance for each message.
+//!
+//! **Invariant**: a handler reaches nothing but the `Tx` that its wasm store owns for the call.
+//! **Invariant**: an instance is used once; after the call its wasm store is dropped, whatever happened.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::message::{ComponentDigest, Header, Instant};
+use crate::store::{SqlError, Tx};
+
+/// What a handler may use, for each message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Linear memory of all its modules together, in bytes.
+    pub memory_bytes: usize,
+    /// Time that its own code runs.
+    pub cpu: Duration,
+    /// Time from the start of the call to its end, the database's included.
+    pub time: Duration,
+    /// Rows that one query may return.
+    pub rows: u64,
+}
+
+/// The handler's `config` table: a string as written, any other value as JSON text.
+pub type ConfigTable = BTreeMap<String, String>;
+
+/// A message that a handler published, held by the host until the commit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outgoing {
+    /// The id that the handler was told.
+    pub id: String,
+    /// From 0.
+    pub ordinal: u32,
+    /// The configured target; the handler's default if absent.
+    pub target: Option<String>,
+    /// Where it goes.
+    pub subject: String,
+    /// Messages of one key leave in order.
+    pub key: Option<String>,
+    /// In their order.
+    pub headers: Vec<Header>,
+    /// The MIME type.
+    pub content_type: Option<String>,
+    /// Any bytes.
+    pub payload: bytes::Bytes,
+    /// The earliest moment.
+    pub not_before: Option<Instant>,
+}
+
+/// How one call ended, as far as the handler and its sandbox can tell.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Verdict {
+    /// The handler returned ok.
+    Ok,
+    /// The handler asked to be run again.
+    Retry {
+        /// Its words.
+        reason: String,
+        /// The shortest wait that it asked for.
+        delay: Option<Duration>,
+    },
+    /// The handler refused the message for good.
+    Reject {
+        /// Its words.
+        reason: String,
+    },
+    /// The handler trapped.
+    Trap {
+        /// The trap's name, the guest's own panic text and the Wasm backtrace, as far as there are any.
+        text: String,
+    },
+    /// The handler went over a limit.
+    Limit {
+        /// `memory`, `cpu`, `time`, ...: as in the configuration.
+        limit: &'static str,
+        /// What was allowed, in words.
+        text: String,
+    },
+    /// The host failed inside the call; charged to nobody.
+    Host {
+        /// What failed.
+        text: String,
+    },
+}
+
+/// What one call leaves behind.
+#[derive(Debug)]
+pub struct Called {
+    /// The transaction, back from the wasm store. After a cut-off at the wall-clock limit it is gone: the connection was
+    /// in the middle of a statement, and was closed.
+    pub tx: Option<Tx>,
+    /// How it ended.
+    pub verdict: Verdict,
+    /// What it published, in order.
+    pub published: Vec<Outgoing>,
+}
+
+/// Why a component cannot serve as a handler: what it wants, what the host has, what to do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{problem}")]
+pub struct LoadError {
+    /// What is wrong, in one sentence.
+    pub problem: String,
+    /// What to do.
+    pub hint: String,
+}
+
+/// Which component a handler runs, for logs and claims.
+pub type Digest = ComponentDigest;
+
+/// An error of a host call, before it is lowered to the contract's record.
+pub type HostCallError = SqlError;

@@ -1,0 +1,127 @@
+//! The sources: where messages come from, and the means to answer for each.
+//!
+//! **Invariant**: nothing here decides a message's fate; `ack` and `term` ask for the store's proof.
+//! **Invariant**: a dropped delivery answers nothing, so the source delivers it again.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use crate::message::{Incoming, MessageId};
+use crate::store::{Parked, Settled};
+
+/// A boxed future, for traits that are used as objects.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Why a source could not do what it was asked.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum SourceError {
+    /// Not reachable now: wait and try again.
+    #[error("{0}")]
+    Unavailable(String),
+    /// It cannot serve as configured; the text says what to do.
+    #[error("{0}")]
+    Unusable(String),
+}
+
+/// A handler's own stream of deliveries.
+pub trait Source: Send {
+    /// Returns the next deliveries, at least one and at most `max`; waits until there is one.
+    ///
+    /// Cancellation: may be dropped while it waits; nothing that was fetched is lost (what the caller did not get is
+    /// kept for the next call).
+    ///
+    /// # Errors
+    /// `Unavailable`: call again later.
+    fn next(&mut self, max: usize) -> BoxFuture<'_, Result<Vec<Delivery>, SourceError>>;
+
+    /// Returns how many messages wait: not delivered yet, or delivered and not answered.
+    ///
+    /// # Errors
+    /// `Unavailable`: call again later.
+    fn backlog(&mut self) -> BoxFuture<'_, Result<u64, SourceError>>;
+}
+
+/// The means to answer for one delivery. Dropping it answers nothing and ends the keeping-alive.
+pub(crate) trait Answer: Send + Sync {
+    /// Done: never again. Returns when the answer is on its way to the source.
+    fn ack(self: Box<Self>) -> BoxFuture<'static, Result<(), SourceError>>;
+    /// Never again: it is in the dead letters.
+    fn term(self: Box<Self>) -> BoxFuture<'static, Result<(), SourceError>>;
+    /// Again, after a delay.
+    fn nak(self: Box<Self>, delay: Duration) -> BoxFuture<'static, Result<(), SourceError>>;
+}
+
+/// One attempt at handing a message over. While it exists, the source is told that it is being worked on
+/// (each source does so by itself for all deliveries in hand, a held retry included).
+pub struct Delivery {
+    /// The message.
+    pub incoming: Incoming,
+    /// How often the source says it delivered this message, from 1. Never used to count attempts.
+    pub delivered: u64,
+    /// The row's number, if the source is the embedded queue: it is taken inside the message's transaction.
+    pub queue_row: Option<i64>,
+    answer: Box<dyn Answer>,
+}
+
+impl std::fmt::Debug for Delivery {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Delivery")
+            .field("position", &self.incoming.position)
+            .field("delivered", &self.delivered)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Delivery {
+    /// Puts a delivery together.
+    pub(crate) fn new(
+        incoming: Incoming,
+        delivered: u64,
+        queue_row: Option<i64>,
+        answer: Box<dyn Answer>,
+    ) -> Self {
+        Self {
+            incoming,
+            delivered,
+            queue_row,
+            answer,
+        }
+    }
+
+    /// Says that the message is done. `id` is the id under which it was claimed.
+    ///
+    /// # Errors
+    /// `Unavailable`: the source delivers it again, and the claim will find it a duplicate. `Unusable`: the proof does
+    /// not cover this message, which is a bug; nothing was answered.
+    pub async fn ack(self, id: &MessageId, proof: &Settled) -> Result<(), SourceError> {
+        if !proof.covers(id) {
+            return Err(SourceError::Unusable(format!(
+                "the commit does not cover message `{id}`"
+            )));
+        }
+        self.answer.ack().await
+    }
+
+    /// Says that the message is in the dead letters.
+    ///
+    /// # Errors
+    /// As `ack`.
+    pub async fn term(self, proof: &Parked) -> Result<(), SourceError> {
+        if !proof.covers(&self.incoming.position) {
+            return Err(SourceError::Unusable(format!(
+                "the commit does not cover the message at `{}`",
+                self.incoming.position
+            )));
+        }
+        self.answer.term().await
+    }
+
+    /// Gives the message back, to be delivered again after `delay`.
+    ///
+    /// # Errors
+    /// `Unavailable`: the source delivers it again by itself.
+    pub async fn nak(self, delay: Duration) -> Result<(), SourceError> {
+        self.answer.nak(delay).await
+    }
+}
