@@ -3,6 +3,8 @@
 //! **Invariant**: nothing here decides a message's fate; `ack` and `term` ask for the store's proof.
 //! **Invariant**: a dropped delivery answers nothing, so the source delivers it again.
 
+pub mod identity;
+
 use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
