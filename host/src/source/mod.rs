@@ -6,6 +6,7 @@
 mod desk;
 pub mod identity;
 pub mod jetstream;
+pub mod queue;
 
 use std::future::Future;
 use std::pin::Pin;
