@@ -186,6 +186,11 @@ impl Error {
         Some(value)
     }
 
+    /// Returns all that the host knows beyond the other methods, as names and values.
+    pub fn extras(&self) -> &[(String, String)] {
+        &self.0.extra
+    }
+
     /// Returns a rejection if a constraint is violated, and a retry for everything else. For `map_err`:
     ///
     /// ```no_run

@@ -6,9 +6,6 @@ use std::time::Duration;
 use crate::bindings;
 use crate::error::Error;
 
-/// The longest reason or panic text that is sent to the host, in bytes; what is longer is cut.
-pub(crate) const TEXT_BYTES_MAX: usize = 4096;
-
 /// Why a message was not processed, and what becomes of it. Nothing that the handler wrote stays in either case.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Failure {
@@ -61,13 +58,11 @@ impl Failure {
         match self {
             Self::Retry { reason, delay } => {
                 bindings::Failure::Retry(bindings::hapax::handler::types::Retry {
-                    reason: shortened(&reason, TEXT_BYTES_MAX),
+                    reason,
                     delay_milliseconds: delay.map(milliseconds),
                 })
             }
-            Self::Reject { reason } => {
-                bindings::Failure::Reject(shortened(&reason, TEXT_BYTES_MAX))
-            }
+            Self::Reject { reason } => bindings::Failure::Reject(reason),
         }
     }
 }
@@ -135,15 +130,6 @@ fn milliseconds(delay: Duration) -> u64 {
     u64::try_from(delay.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
-/// Returns `text`, cut to about `bytes_max` with a note of what is missing if it is longer.
-pub(crate) fn shortened(text: &str, bytes_max: usize) -> String {
-    if text.len() <= bytes_max {
-        return text.to_owned();
-    }
-    let kept = &text[..text.floor_char_boundary(bytes_max)];
-    format!("{kept}... ({} bytes more)", text.len() - kept.len())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -153,12 +139,6 @@ mod tests {
         assert_eq!(milliseconds(Duration::from_nanos(1)), 1);
         assert_eq!(milliseconds(Duration::from_millis(1500)), 1500);
         assert_eq!(milliseconds(Duration::MAX), u64::MAX);
-    }
-
-    #[test]
-    fn long_texts_are_cut_between_characters() {
-        assert_eq!(shortened("kurz", 4), "kurz");
-        assert_eq!(shortened("äöü", 3), "ä... (4 bytes more)");
     }
 
     #[test]

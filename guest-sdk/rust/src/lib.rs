@@ -120,7 +120,7 @@ pub fn __run(
             .unwrap_or_default();
         log::write(
             log::Level::Error,
-            &failure::shortened(&format!("panic: {text}"), failure::TEXT_BYTES_MAX),
+            &format!("panic: {text}"),
             &[("location".to_owned(), location)],
         );
     }));

@@ -3,7 +3,7 @@
 use serde::de::DeserializeOwned;
 
 use crate::Message;
-use crate::failure::{Failure, shortened};
+use crate::failure::Failure;
 
 /// The longest part of a JSON error that is kept, in bytes: it can quote the payload.
 const JSON_ERROR_BYTES_MAX: usize = 1000;
@@ -69,6 +69,15 @@ impl Message {
             ))),
         }
     }
+}
+
+/// Returns `text`, cut to about `bytes_max` with a note of what is missing if it is longer.
+fn shortened(text: &str, bytes_max: usize) -> String {
+    if text.len() <= bytes_max {
+        return text.to_owned();
+    }
+    let kept = &text[..text.floor_char_boundary(bytes_max)];
+    format!("{kept}... ({} bytes more)", text.len() - kept.len())
 }
 
 #[cfg(test)]
@@ -162,5 +171,11 @@ mod tests {
     fn text_must_be_utf_8() {
         assert_eq!(message("grün".as_bytes()).text(), Ok("grün"));
         assert!(message(&[0xff]).text().is_err());
+    }
+
+    #[test]
+    fn long_texts_are_cut_between_characters() {
+        assert_eq!(shortened("kurz", 4), "kurz");
+        assert_eq!(shortened("äöü", 3), "ä... (4 bytes more)");
     }
 }
