@@ -453,11 +453,12 @@ fn checked_text(file: &Path, handlers: &[CheckedHandler]) -> String {
     let mut text = String::new();
     for handler in handlers {
         text.push_str(&format!(
-            "handler `{}`\n  component  {} ({} bytes, sha256 {})\n  imports    {}\n  source     {}\n  consumer   {}\n  \
+            "handler `{}`\n  component  {} ({} bytes, contract {}, sha256 {})\n  imports    {}\n  source     {}\n  consumer   {}\n  \
              message id {}\n  migrations {}\n",
             handler.name,
             handler.component,
             handler.bytes,
+            handler.contract,
             &handler.digest[..12],
             handler.imports.join(", "),
             handler.source,

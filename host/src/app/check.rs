@@ -1,13 +1,11 @@
 //! `hapax check`: the configuration and the components, without database or broker.
 
-use std::sync::Arc;
-
 use serde::Serialize;
 
 use super::handler_migrations;
 use crate::config::{Config, HandlerConfig};
 use crate::exit::{CommandError, Exit};
-use crate::handler::{Handler, Runtime};
+use crate::handler::{Handler, HandlerOptions, Runtime};
 use crate::store::StoreKind;
 
 /// What a checked handler is.
@@ -19,8 +17,10 @@ pub struct CheckedHandler {
     pub component: String,
     /// SHA-256 of the component, in hexadecimal digits.
     pub digest: String,
+    /// The version of `hapax:handler` that it was built for.
+    pub contract: String,
     /// The component's size.
-    pub bytes: u64,
+    pub bytes: usize,
     /// What the component imports.
     pub imports: Vec<String>,
     /// The source's name.
@@ -38,7 +38,7 @@ pub struct CheckedHandler {
 /// # Errors
 /// All problems, each with its hint.
 pub async fn check(config: &Config) -> Result<Vec<CheckedHandler>, CommandError> {
-    let runtime = Arc::new(super::run::runtime(config)?);
+    let runtime = super::run::runtime(config)?;
     let kind = if config.store.is_sqlite() {
         StoreKind::Sqlite
     } else {
@@ -64,13 +64,14 @@ pub async fn check(config: &Config) -> Result<Vec<CheckedHandler>, CommandError>
                 }
             },
         };
-        match load(Arc::clone(&runtime), handler.clone()).await {
+        match load(&runtime, handler).await {
             Ok(component) => checked.push(CheckedHandler {
                 name: handler.name.clone(),
                 component: handler.component.display().to_string(),
                 digest: component.digest().to_string(),
-                bytes: component.bytes(),
-                imports: component.imports().to_vec(),
+                contract: component.info().contract_version.clone(),
+                bytes: component.info().size_bytes,
+                imports: component.info().imports.clone(),
                 source: handler.source.clone(),
                 consumer: handler.consumer.clone(),
                 message_id: handler.message_id.iter().map(ToString::to_string).collect(),
@@ -87,43 +88,18 @@ pub async fn check(config: &Config) -> Result<Vec<CheckedHandler>, CommandError>
 
 /// Reads and compiles a handler's component, off the async threads.
 pub(super) async fn load(
-    runtime: Arc<Runtime>,
-    handler: HandlerConfig,
+    runtime: &Runtime,
+    handler: &HandlerConfig,
 ) -> Result<Handler, CommandError> {
-    let name = handler.name.clone();
-    let loaded = tokio::task::spawn_blocking(move || {
-        let bytes = std::fs::read(&handler.component).map_err(|err| {
-            CommandError::new(
-                Exit::Configuration,
-                format!(
-                    "handler `{}`: cannot read `{}`: {err}",
-                    handler.name,
-                    handler.component.display()
-                ),
-                Some("build the component, or correct `component` in the configuration"),
-            )
-        })?;
-        runtime
-            .load(&handler.component.display().to_string(), &bytes)
-            .map(|component| {
-                Handler::new(
-                    Arc::clone(&runtime),
-                    component,
-                    handler.name.clone(),
-                    handler.consumer.clone(),
-                    handler.limits.clone(),
-                    handler.config.clone(),
-                )
-            })
-            .map_err(|error| CommandError::component(&handler.name, &error))
-    })
-    .await;
-    match loaded {
-        Ok(loaded) => loaded,
-        Err(error) => Err(CommandError::new(
-            Exit::Bug,
-            format!("handler `{name}`: loading its component failed: {error}"),
-            None,
-        )),
-    }
+    let options = HandlerOptions {
+        name: handler.name.clone(),
+        consumer: handler.consumer.clone(),
+        limits: handler.limits.clone(),
+        config: handler.config.clone(),
+    };
+    runtime
+        .load_file(&handler.component)
+        .await
+        .and_then(|component| Handler::new(component, options))
+        .map_err(|error| CommandError::component(&handler.name, &error))
 }

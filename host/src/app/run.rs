@@ -164,11 +164,11 @@ async fn wait_for(
 
 /// Loads every handler's component, and reports every one that is refused.
 async fn load_components(config: &Config) -> Result<Vec<(HandlerConfig, Handler)>, CommandError> {
-    let runtime = Arc::new(runtime(config)?);
+    let runtime = runtime(config)?;
     let mut loaded = Vec::new();
     let mut refused = Vec::new();
     for handler in config.handlers.values() {
-        match super::check::load(Arc::clone(&runtime), handler.clone()).await {
+        match super::check::load(&runtime, handler).await {
             Ok(component) => loaded.push((handler.clone(), component)),
             Err(error) => refused.push(error),
         }
@@ -198,8 +198,8 @@ pub(super) fn runtime(config: &Config) -> Result<Runtime, CommandError> {
     Runtime::new(&options).map_err(|error| {
         CommandError::new(
             Exit::Failed,
-            format!("cannot start the Wasm runtime: {error:#}"),
-            None,
+            error,
+            Some("run it on a machine with 64 bits and enough address space (`ulimit -v`)"),
         )
     })
 }

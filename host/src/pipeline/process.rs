@@ -189,7 +189,7 @@ pub(crate) async fn process(
         .counters
         .settled(taking_effect, batch.len() as u64 - taking_effect);
     for log in logs {
-        log.emit();
+        log.emit_committed();
     }
 
     // Ack.
