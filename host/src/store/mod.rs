@@ -3,20 +3,96 @@
 //! **Invariant**: nothing outside this room knows sqlx or writes SQL of hapax's own.
 //! **Invariant**: a connection is bare and has one owner; there is no pool, and nothing here is raced against a timeout.
 
+mod connection;
+mod postgres;
 mod session;
+mod sqlite;
 mod tx;
 mod value;
 
+use std::fmt;
+
+pub use connection::Connection;
 pub(crate) use session::Session;
 pub use session::{
     Attempt, Claim, ClaimAs, ClaimRequest, CommitError, Counters, DeadLetter, HandlerMigration,
-    NewQueueRow, OutboxRow, QueueRow, SessionOptions, StoreError,
+    NewQueueRow, OutboxRow, QueueRow, SessionOptions, StoreError, StoredDeadLetter,
 };
 pub use tx::{Committed, Ended, Parked, Settled, Tx};
 pub use value::{Column, ResultSet, SqlError, Value};
 
-/// One bare connection to either database.
-#[derive(Debug)]
-pub enum Connection {
-    // Postgres(Box<postgres::PostgresSession>), Sqlite(Box<sqlite::SqliteSession>)
+/// Which database a store is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum StoreKind {
+    /// PostgreSQL, 14 or newer.
+    Postgres,
+    /// SQLite.
+    Sqlite,
+}
+
+impl StoreKind {
+    /// Returns the name of the folder that holds this database's migrations.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Postgres => "postgres",
+            Self::Sqlite => "sqlite",
+        }
+    }
+}
+
+impl fmt::Display for StoreKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Postgres => "PostgreSQL",
+            Self::Sqlite => "SQLite",
+        })
+    }
+}
+
+/// The database that holds the claims and the handlers' tables: where it is, not a connection to it.
+#[derive(Clone, Debug)]
+pub struct Store {
+    target: Target,
+}
+
+#[derive(Clone, Debug)]
+enum Target {
+    Postgres,
+    Sqlite,
+}
+
+impl Store {
+    /// Reads `url`: `postgres://user:password@host:port/database` or `sqlite:path`. Opens nothing.
+    ///
+    /// # Errors
+    /// `Unusable`, saying what is wrong with the URL, without its password.
+    pub fn open(url: &str) -> Result<Self, StoreError> {
+        let target = if url.starts_with("sqlite:") {
+            Target::Sqlite
+        } else {
+            Target::Postgres
+        };
+        Ok(Self { target })
+    }
+
+    /// Returns which database this is.
+    pub fn kind(&self) -> StoreKind {
+        match &self.target {
+            Target::Postgres => StoreKind::Postgres,
+            Target::Sqlite => StoreKind::Sqlite,
+        }
+    }
+
+    /// Returns the URL without its password.
+    pub fn display(&self) -> String {
+        String::new()
+    }
+
+    /// Opens a connection. A SQLite file is made if it is missing; its folder must exist.
+    ///
+    /// # Errors
+    /// `Unavailable`: try again. `Unusable`: trying again won't help.
+    pub async fn connect(&self, _options: &SessionOptions) -> Result<Connection, StoreError> {
+        Err(StoreError::Unusable("not built yet".into()))
+    }
 }

@@ -149,6 +149,19 @@ pub struct DeadLetter {
     pub component: Option<ComponentDigest>,
 }
 
+/// A dead letter as the store keeps it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredDeadLetter {
+    /// In the order of writing.
+    pub number: i64,
+    /// The message, and why it was given up on.
+    pub letter: DeadLetter,
+    /// The failed runs that were charged to it before, in order.
+    pub attempts: Vec<Attempt>,
+    /// By the database's clock.
+    pub dead_at: Option<Instant>,
+}
+
 /// One message to publish after the commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutboxRow {
@@ -362,4 +375,17 @@ pub(crate) trait Session: Sized + Send {
         &mut self,
         consumer: &str,
     ) -> impl Future<Output = Result<Counters, StoreError>> + Send;
+
+    /// Counts the dead letters of a consumer.
+    fn dead_letter_count(
+        &mut self,
+        consumer: &str,
+    ) -> impl Future<Output = Result<u64, StoreError>> + Send;
+
+    /// Returns the dead letters of a consumer, oldest first, at most `limit`.
+    fn dead_letters(
+        &mut self,
+        consumer: &str,
+        limit: u32,
+    ) -> impl Future<Output = Result<Vec<StoredDeadLetter>, StoreError>> + Send;
 }
