@@ -1006,19 +1006,19 @@ mod cases {
         let mut connection = test.connect().await;
         for (statement, code, constraint, column) in [
             (
-                "INSERT INTO t VALUES (NULL)",
+                "INSERT INTO t (a) VALUES (NULL)",
                 "constraint.not-null",
                 None,
                 Some("a"),
             ),
             (
-                "INSERT INTO t VALUES (1, 1), (1, 1)",
+                "INSERT INTO t (a, b) VALUES (1, 1), (1, 1)",
                 "constraint.unique",
                 Some("t_b_key"),
                 Some("b"),
             ),
             (
-                "INSERT INTO t VALUES (1, 1, 0)",
+                "INSERT INTO t (a, b, c) VALUES (1, 1, 0)",
                 "constraint.check",
                 Some("c_is_positive"),
                 None,
@@ -1056,7 +1056,7 @@ mod cases {
         let mut connection = test.connect().await;
         for (statement, code, position) in [
             ("SELECT a FROM nowhere", "undefined.table", Some(15)),
-            ("SELECT nothing FROM t", "undefined.column", Some(8)),
+            ("SELECT nope FROM t", "undefined.column", Some(8)),
             ("SELECT \u{e9}\u{e9}(1)", "undefined.function", Some(8)),
             ("SELECT FROM WHERE", "syntax", Some(13)),
             ("SELECT a FROM t WHERE", "syntax", Some(22)),
@@ -1954,11 +1954,11 @@ mod only_postgres {
         let mut probe = test.probe().await;
         probe
             .run(
-                "ALTER ROLE hapax SET synchronous_commit = off; ALTER ROLE hapax SET search_path = nowhere; \
-                 ALTER ROLE hapax SET standard_conforming_strings = off; ALTER ROLE hapax SET TimeZone = 'Asia/Tokyo'; \
-                 ALTER ROLE hapax SET bytea_output = 'escape'; ALTER ROLE hapax SET DateStyle = 'SQL, DMY'; \
-                 ALTER ROLE hapax SET default_transaction_read_only = on; \
-                 ALTER ROLE hapax SET default_transaction_isolation = 'serializable'",
+                "ALTER ROLE tester SET synchronous_commit = off; ALTER ROLE tester SET search_path = nowhere; \
+                 ALTER ROLE tester SET standard_conforming_strings = off; ALTER ROLE tester SET TimeZone = 'Asia/Tokyo'; \
+                 ALTER ROLE tester SET bytea_output = 'escape'; ALTER ROLE tester SET DateStyle = 'SQL, DMY'; \
+                 ALTER ROLE tester SET default_transaction_read_only = on; \
+                 ALTER ROLE tester SET default_transaction_isolation = 'serializable'",
             )
             .await;
         let mut tx = test.begin().await;
