@@ -2038,6 +2038,30 @@ mod only_sqlite {
         only_postgres::migrate_at_once(&test).await;
     }
 
+    /// With a plain BEGIN the second transaction would read first, and then fail at once to become a writer.
+    #[tokio::test]
+    async fn a_transaction_is_a_writer_from_its_start() {
+        let test = TestStore::sqlite().await;
+        test.run("CREATE TABLE t (a int)").await;
+        let mut first = test.begin().await;
+        claim(&mut first, &["a"]).await;
+        let second = test.connect().await;
+        let second = tokio::spawn(async move {
+            let mut tx = Tx::begin(second).await.unwrap();
+            let result = tx.query("SELECT count(*) FROM t", &[], 1).await.unwrap();
+            claim(&mut tx, &["b"]).await;
+            commit(tx).await;
+            result.rows
+        });
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        first
+            .execute("INSERT INTO t VALUES (1)", &[])
+            .await
+            .unwrap();
+        commit(first).await;
+        assert_eq!(second.await.unwrap(), [[Value::Int64(1)]]);
+    }
+
     /// Runs `statement` behind a claim; it must end the transaction without saying so.
     async fn ends_unseen(schema: &str, statement: &str) {
         let test = TestStore::sqlite().await;
