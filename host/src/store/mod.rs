@@ -4,13 +4,18 @@
 //! **Invariant**: a connection is bare and has one owner; there is no pool, and nothing here is raced against a timeout.
 
 mod connection;
+mod guard;
+mod migrations;
 mod postgres;
+mod records;
 mod session;
 mod sqlite;
+mod text;
 mod tx;
 mod value;
 
 use std::fmt;
+use std::path::PathBuf;
 
 pub use connection::Connection;
 pub(crate) use session::Session;
@@ -57,8 +62,8 @@ pub struct Store {
 
 #[derive(Clone, Debug)]
 enum Target {
-    Postgres,
-    Sqlite,
+    Postgres(Box<sqlx::postgres::PgConnectOptions>),
+    Sqlite(PathBuf),
 }
 
 impl Store {
@@ -67,10 +72,16 @@ impl Store {
     /// # Errors
     /// `Unusable`, saying what is wrong with the URL, without its password.
     pub fn open(url: &str) -> Result<Self, StoreError> {
-        let target = if url.starts_with("sqlite:") {
-            Target::Sqlite
+        let target = if let Some(rest) = url.strip_prefix("sqlite:") {
+            Target::Sqlite(sqlite::parse(rest)?)
+        } else if url.starts_with("postgres:") || url.starts_with("postgresql:") {
+            Target::Postgres(Box::new(postgres::parse(url)?))
         } else {
-            Target::Postgres
+            let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
+            return Err(StoreError::Unusable(format!(
+                "the store's URL begins with `{scheme}:`; write `postgres://user:password@host:port/database` or \
+                 `sqlite:path`"
+            )));
         };
         Ok(Self { target })
     }
@@ -78,21 +89,31 @@ impl Store {
     /// Returns which database this is.
     pub fn kind(&self) -> StoreKind {
         match &self.target {
-            Target::Postgres => StoreKind::Postgres,
-            Target::Sqlite => StoreKind::Sqlite,
+            Target::Postgres(_) => StoreKind::Postgres,
+            Target::Sqlite(_) => StoreKind::Sqlite,
         }
     }
 
     /// Returns the URL without its password.
     pub fn display(&self) -> String {
-        String::new()
+        match &self.target {
+            Target::Postgres(options) => postgres::display(options),
+            Target::Sqlite(path) => format!("sqlite:{}", path.display()),
+        }
     }
 
     /// Opens a connection. A SQLite file is made if it is missing; its folder must exist.
     ///
     /// # Errors
-    /// `Unavailable`: try again. `Unusable`: trying again won't help.
-    pub async fn connect(&self, _options: &SessionOptions) -> Result<Connection, StoreError> {
-        Err(StoreError::Unusable("not built yet".into()))
+    /// `Unavailable` or `Busy`: try again. `Unusable`: trying again won't help.
+    pub async fn connect(&self, options: &SessionOptions) -> Result<Connection, StoreError> {
+        Ok(match &self.target {
+            Target::Postgres(base) => Connection::Postgres(Box::new(
+                postgres::PostgresSession::connect(base, options).await?,
+            )),
+            Target::Sqlite(path) => Connection::Sqlite(Box::new(
+                sqlite::SqliteSession::connect(path, options).await?,
+            )),
+        })
     }
 }

@@ -1,0 +1,188 @@
+//! Which migrations there are, and which are still to be applied: hapax's own and the handlers'.
+//!
+//! **Invariant**: no I/O and no sqlx here.
+
+use sha2::{Digest as _, Sha256};
+
+use super::{HandlerMigration, StoreError, StoreKind, guard};
+
+/// One of hapax's own files.
+pub(crate) struct OwnMigration {
+    /// Counted from 1, without gaps, the same on both databases.
+    pub(crate) version: i64,
+    /// Several statements.
+    pub(crate) sql: &'static str,
+}
+
+/// Returns hapax's own migrations, in order.
+pub(crate) fn own(kind: StoreKind) -> &'static [OwnMigration] {
+    match kind {
+        StoreKind::Postgres => &[OwnMigration {
+            version: 1,
+            sql: include_str!("../../../migrations/postgres/0001_tables.sql"),
+        }],
+        StoreKind::Sqlite => &[OwnMigration {
+            version: 1,
+            sql: include_str!("../../../migrations/sqlite/0001_tables.sql"),
+        }],
+    }
+}
+
+/// Returns the own migrations that a database at version `found` lacks.
+///
+/// # Errors
+/// `SchemaNewer` if it is beyond this binary.
+pub(crate) fn own_missing(
+    kind: StoreKind,
+    found: i64,
+) -> Result<impl Iterator<Item = &'static OwnMigration>, StoreError> {
+    let known = own(kind).last().map_or(0, |last| last.version);
+    if found > known {
+        return Err(StoreError::SchemaNewer { found, known });
+    }
+    Ok(own(kind)
+        .iter()
+        .filter(move |migration| migration.version > found))
+}
+
+/// A handler's migration as it was recorded when it was applied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Recorded {
+    pub(crate) version: i64,
+    pub(crate) file: String,
+    pub(crate) checksum: Vec<u8>,
+}
+
+/// Returns the SHA-256 of a migration's text.
+pub(crate) fn checksum(migration: &HandlerMigration) -> [u8; 32] {
+    Sha256::digest(migration.sql.as_bytes()).into()
+}
+
+/// Returns a handler's migrations that are not recorded yet, in order.
+///
+/// # Errors
+/// `Unusable`, naming the file: two files with one number, a recorded file that has changed or is missing, a new file
+/// with a number below a recorded one, a transaction command in a new file.
+pub(crate) fn handler_missing<'a>(
+    kind: StoreKind,
+    handler: &str,
+    migrations: &'a [HandlerMigration],
+    recorded: &[Recorded],
+) -> Result<Vec<&'a HandlerMigration>, StoreError> {
+    let unusable = |text: String| {
+        Err(StoreError::Unusable(format!(
+            "the migrations of handler `{handler}`: {text}"
+        )))
+    };
+    let mut sorted: Vec<&HandlerMigration> = migrations.iter().collect();
+    sorted.sort_by_key(|migration| migration.version);
+    for pair in sorted.windows(2) {
+        if pair[0].version == pair[1].version {
+            return unusable(format!(
+                "`{}` and `{}` have the same number",
+                pair[0].file, pair[1].file
+            ));
+        }
+    }
+    for old in recorded {
+        match sorted.iter().find(|new| new.version == old.version) {
+            None => {
+                return unusable(format!(
+                    "`{}` was applied to this database and is missing now: put it back",
+                    old.file
+                ));
+            }
+            Some(new) if checksum(new)[..] != old.checksum[..] => {
+                return unusable(format!(
+                    "`{}` has changed since it was applied to this database: put the old text back and write the change \
+                     as a new file",
+                    new.file
+                ));
+            }
+            Some(_) => {}
+        }
+    }
+    let last = recorded.iter().map(|old| old.version).max();
+    let mut missing = Vec::new();
+    for new in sorted {
+        if recorded.iter().any(|old| old.version == new.version) {
+            continue;
+        }
+        if let Some(last) = last
+            && new.version < last
+        {
+            return unusable(format!(
+                "`{}` is new, but number {last} was applied already: give it a higher number",
+                new.file
+            ));
+        }
+        if new.sql.contains('\0') {
+            return unusable(format!("`{}` contains a NUL byte", new.file));
+        }
+        if let Some(command) = guard::transaction_command(kind, &new.sql) {
+            return unusable(format!(
+                "`{}` contains `{command}`: each file runs in one transaction of the host's, leave it out",
+                new.file
+            ));
+        }
+        missing.push(new);
+    }
+    Ok(missing)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(version: i64, sql: &str) -> HandlerMigration {
+        HandlerMigration {
+            version,
+            file: format!("{version:04}_x.sql"),
+            sql: sql.into(),
+        }
+    }
+
+    fn recorded(migration: &HandlerMigration) -> Recorded {
+        Recorded {
+            version: migration.version,
+            file: migration.file.clone(),
+            checksum: checksum(migration).to_vec(),
+        }
+    }
+
+    #[test]
+    fn own_migrations_are_numbered_alike() {
+        for kind in [StoreKind::Postgres, StoreKind::Sqlite] {
+            let versions: Vec<i64> = own(kind).iter().map(|one| one.version).collect();
+            let expected: Vec<i64> = (1..).take(versions.len()).collect();
+            assert_eq!(versions, expected);
+            assert_eq!(versions.len(), own(StoreKind::Postgres).len());
+            assert!(matches!(
+                own_missing(kind, 1000).map(|_| ()),
+                Err(StoreError::SchemaNewer { found: 1000, .. })
+            ));
+        }
+    }
+
+    #[test]
+    fn a_handlers_migrations() {
+        let kind = StoreKind::Postgres;
+        let (one, two, ten) = (file(1, "a"), file(2, "b"), file(10, "c"));
+        let all = [ten.clone(), one.clone(), two.clone()];
+        let missing = |migrations: &[HandlerMigration], recorded: &[Recorded]| {
+            handler_missing(kind, "h", migrations, recorded)
+                .map(|missing| missing.iter().map(|one| one.version).collect::<Vec<_>>())
+                .map_err(|error| error.to_string())
+        };
+        assert_eq!(missing(&all, &[]).unwrap(), [1, 2, 10]);
+        assert_eq!(missing(&all, &[recorded(&one)]).unwrap(), [2, 10]);
+        let text = |result: Result<Vec<i64>, String>| result.unwrap_err();
+        assert!(text(missing(&all, &[recorded(&ten)])).contains("`0001_x.sql` is new"));
+        assert!(
+            text(missing(&all, &[recorded(&file(1, "x"))])).contains("`0001_x.sql` has changed")
+        );
+        assert!(text(missing(&[two], &[recorded(&one)])).contains("`0001_x.sql` was applied"));
+        assert!(text(missing(&[one.clone(), one], &[])).contains("the same number"));
+        assert!(text(missing(&[file(1, "SELECT 1; COMMIT;")], &[])).contains("`COMMIT`"));
+    }
+}

@@ -1,0 +1,123 @@
+//! The handlers' statements that are prepared on a connection.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use sqlx::{AssertSqlSafe, Either, Executor as _, PgConnection, SqlSafeStr as _, Statement as _};
+
+use super::params::{self, Base, Type};
+use crate::store::{Column, SqlError, Value};
+
+/// How many statements of handlers are kept prepared on a connection.
+const PREPARED_MAX: usize = 128;
+
+/// A statement that the guard passed and the server took.
+#[derive(Clone, Debug)]
+pub(super) struct Prepared {
+    number: u64,
+    pub(super) params: Arc<[Type]>,
+    pub(super) columns: Arc<[Column]>,
+    pub(super) bases: Arc<[Base]>,
+}
+
+impl Prepared {
+    fn name(number: u64) -> String {
+        format!("hapax_{number}")
+    }
+
+    /// Writes the call, and says which bytes of it are which parameter.
+    pub(super) fn call(&self, values: &[Value]) -> Result<(String, Vec<Range<usize>>), SqlError> {
+        let mut text = format!("EXECUTE {}", Self::name(self.number));
+        let mut spans = Vec::with_capacity(values.len());
+        for (index, (value, wanted)) in values.iter().zip(self.params.iter()).enumerate() {
+            text.push_str(if index == 0 { "(" } else { ", " });
+            let start = text.len();
+            params::push_param(&mut text, index as u32 + 1, value, wanted)?;
+            spans.push(start..text.len());
+        }
+        if !values.is_empty() {
+            text.push(')');
+        }
+        Ok((text, spans))
+    }
+}
+
+/// The statements by their text. They survive a rollback.
+#[derive(Debug, Default)]
+pub(super) struct Statements {
+    by_text: HashMap<String, Entry>,
+    next_number: u64,
+    /// Counts uses; the entry with the smallest one goes first.
+    clock: u64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    prepared: Prepared,
+    used: u64,
+}
+
+impl Statements {
+    pub(super) fn get(&mut self, statement: &str) -> Option<Prepared> {
+        let entry = self.by_text.get_mut(statement)?;
+        self.clock += 1;
+        entry.used = self.clock;
+        Some(entry.prepared.clone())
+    }
+
+    /// Forgets the statement that was not used for the longest time, if there are too many. Returns its name.
+    pub(super) fn make_room(&mut self) -> Option<String> {
+        if self.by_text.len() < PREPARED_MAX {
+            return None;
+        }
+        let oldest = self
+            .by_text
+            .iter()
+            .min_by_key(|(_, entry)| entry.used)
+            .map(|(text, _)| text.clone())?;
+        let entry = self.by_text.remove(&oldest)?;
+        Some(Prepared::name(entry.prepared.number))
+    }
+
+    /// Prepares a statement that passed the guard.
+    pub(super) async fn prepare(
+        &mut self,
+        connection: &mut PgConnection,
+        statement: &str,
+    ) -> Result<Prepared, sqlx::Error> {
+        let described = connection
+            .prepare(AssertSqlSafe(statement).into_sql_str())
+            .await?;
+        let params = match described.parameters() {
+            Some(Either::Left(types)) => types.iter().map(Type::of).collect(),
+            _ => Vec::new(),
+        };
+        let (columns, bases) = params::columns(described.columns());
+        self.next_number += 1;
+        let number = self.next_number;
+        // Through the extended protocol, which takes one command only.
+        sqlx::query(AssertSqlSafe(format!(
+            "PREPARE {} AS {statement}",
+            Prepared::name(number)
+        )))
+        .persistent(false)
+        .execute(connection)
+        .await?;
+        let prepared = Prepared {
+            number,
+            params: params.into(),
+            columns: columns.into(),
+            bases: bases.into(),
+        };
+        self.clock += 1;
+        self.by_text.insert(
+            statement.to_owned(),
+            Entry {
+                prepared: prepared.clone(),
+                used: self.clock,
+            },
+        );
+        Ok(prepared)
+    }
+}

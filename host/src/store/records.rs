@@ -1,0 +1,213 @@
+//! What both databases say and store alike: outcomes, counters, dead letters, and the errors of the room itself.
+//!
+//! **Invariant**: no I/O and no sqlx here.
+
+use serde::Deserialize;
+
+use super::{Attempt, Claim, ClaimAs, ClaimRequest, Counters, SqlError, StoreError, Value};
+use crate::message::{ComponentDigest, FailureClass, Instant, MessageId, ShortHash};
+
+/// The largest result of one query, in bytes of its values: a handler's `limits.rows` bounds only their number.
+pub(crate) const RESULT_MAX_BYTES: usize = 64 * 1024 * 1024;
+
+/// Counts a value towards `RESULT_MAX_BYTES`.
+pub(crate) fn value_bytes(value: &Value) -> usize {
+    size_of::<Value>()
+        + match value {
+            Value::Text(text) | Value::Decimal(text) | Value::Uuid(text) | Value::Json(text) => {
+                text.len()
+            }
+            Value::Bytes(bytes) => bytes.len(),
+            Value::Null
+            | Value::Boolean(_)
+            | Value::Int64(_)
+            | Value::Float64(_)
+            | Value::Instant(_) => 0,
+        }
+}
+
+pub(crate) fn too_many_rows(rows_max: u64) -> SqlError {
+    SqlError {
+        hint: Some("ask for fewer rows, or raise `limits.rows`".into()),
+        ..SqlError::new(
+            "limit.rows",
+            format!("the query returns more than {rows_max} rows"),
+        )
+    }
+}
+
+pub(crate) fn too_many_bytes() -> SqlError {
+    SqlError {
+        hint: Some("ask for fewer or smaller rows".into()),
+        ..SqlError::new(
+            "limit.bytes",
+            format!("the query returns more than {RESULT_MAX_BYTES} bytes"),
+        )
+    }
+}
+
+pub(crate) fn wrong_count(takes: usize, passed: usize) -> SqlError {
+    SqlError::new(
+        "params.count",
+        format!("the statement takes {takes} parameters, but {passed} were passed"),
+    )
+}
+
+/// What every call is answered with after an error of the database.
+pub(crate) fn aborted() -> SqlError {
+    SqlError {
+        hint: Some("return the first error to the host".into()),
+        ..SqlError::new(
+            "aborted",
+            "an earlier statement failed, so nothing of this transaction can be kept",
+        )
+    }
+}
+
+pub(crate) fn broken_connection() -> StoreError {
+    StoreError::Unavailable("the connection is not in a usable state and has to be closed".into())
+}
+
+pub(crate) fn vanished_claim() -> StoreError {
+    StoreError::Busy("a claim vanished while it was looked at".into())
+}
+
+pub(crate) fn outcome_text(claim_as: ClaimAs) -> &'static str {
+    match claim_as {
+        ClaimAs::Done => "done",
+        ClaimAs::Dead => "dead",
+    }
+}
+
+/// Returns what a committed claim means for a request.
+pub(crate) fn settled_claim(request: &ClaimRequest, hash: &[u8], outcome: &str) -> Claim {
+    if hash == request.payload_hash.0 {
+        Claim::Duplicate {
+            outcome: if outcome == "dead" {
+                ClaimAs::Dead
+            } else {
+                ClaimAs::Done
+            },
+        }
+    } else {
+        let mut stored = [0; 16];
+        // The column's check holds it to this length.
+        let length = hash.len().min(16);
+        stored[..length].copy_from_slice(&hash[..length]);
+        Claim::Conflict {
+            stored: ShortHash(stored),
+        }
+    }
+}
+
+/// Cuts a moment to what both databases hold.
+pub(crate) fn to_microseconds(instant: Instant) -> Instant {
+    Instant {
+        nanoseconds: instant.nanoseconds / 1000 * 1000,
+        ..instant
+    }
+}
+
+/// Returns the counters as the columns claimed, duplicates, retried, dead.
+pub(crate) fn counter_columns(counters: &Counters) -> [i64; 4] {
+    [
+        counters.claimed,
+        counters.duplicates,
+        counters.retried,
+        counters.dead,
+    ]
+    .map(|count| i64::try_from(count).unwrap_or(i64::MAX))
+}
+
+/// Reads what `counter_columns` writes.
+pub(crate) fn counters_of((claimed, duplicates, retried, dead): (i64, i64, i64, i64)) -> Counters {
+    let count = |column: i64| u64::try_from(column).unwrap_or(0);
+    Counters {
+        claimed: count(claimed),
+        duplicates: count(duplicates),
+        retried: count(retried),
+        dead: count(dead),
+    }
+}
+
+/// Reads the schema's version.
+pub(crate) fn stored_version(text: Option<String>) -> Result<i64, StoreError> {
+    text.as_deref()
+        .and_then(|text| text.parse().ok())
+        .ok_or_else(|| {
+            StoreError::Unusable(format!(
+                "the version of the store's schema can't be read: it is `{}`",
+                text.as_deref().unwrap_or("missing")
+            ))
+        })
+}
+
+fn unreadable(what: &str, value: &str) -> StoreError {
+    StoreError::Unusable(format!(
+        "a dead letter in the store has a {what} that this binary does not know: `{value}`"
+    ))
+}
+
+pub(crate) fn stored_id(id: Option<String>) -> Result<Option<MessageId>, StoreError> {
+    id.map(|id| MessageId::new(id.as_str()).map_err(|_| unreadable("message id", &id)))
+        .transpose()
+}
+
+pub(crate) fn stored_class(class: &str) -> Result<FailureClass, StoreError> {
+    FailureClass::ALL
+        .into_iter()
+        .find(|known| known.as_str() == class)
+        .ok_or_else(|| unreadable("class", class))
+}
+
+pub(crate) fn stored_digest(
+    digest: Option<Vec<u8>>,
+) -> Result<Option<ComponentDigest>, StoreError> {
+    digest
+        .map(|bytes| {
+            let bytes: [u8; 32] = bytes
+                .try_into()
+                .map_err(|_| unreadable("component", "not 32 bytes"))?;
+            Ok(ComponentDigest(bytes))
+        })
+        .transpose()
+}
+
+#[derive(Deserialize)]
+struct AttemptRecord {
+    attempt: u32,
+    at: String,
+    class: String,
+    error: String,
+    component: Option<String>,
+}
+
+/// Reads the `attempts` column of a dead letter.
+pub(crate) fn stored_attempts(json: &str) -> Result<Vec<Attempt>, StoreError> {
+    let records: Vec<AttemptRecord> =
+        serde_json::from_str(json).map_err(|_| unreadable("list of attempts", json))?;
+    records
+        .into_iter()
+        .map(|record| {
+            Ok(Attempt {
+                number: record.attempt,
+                class: stored_class(&record.class)?,
+                component: record
+                    .component
+                    .map(|hex| {
+                        let bytes = (0..32)
+                            .map(|place| {
+                                u8::from_str_radix(hex.get(place * 2..place * 2 + 2)?, 16).ok()
+                            })
+                            .collect::<Option<Vec<u8>>>()
+                            .ok_or_else(|| unreadable("component", &hex))?;
+                        stored_digest(Some(bytes))
+                    })
+                    .transpose()?
+                    .flatten(),
+                at: record.at,
+                error: record.error,
+            })
+        })
+        .collect()
+}
