@@ -55,7 +55,10 @@ pub(crate) fn build(root: &Path, wasm: &WasmTarget) -> anyhow::Result<()> {
             let written = write_if_changed(&root.join(&path), &component)?;
             let kilobytes = component.len().div_ceil(1000);
             let note = if written { "" } else { ", unchanged" };
-            eprintln!("    {:<45} {kilobytes:>5} kB{note}", path.display().to_string());
+            eprintln!(
+                "    {:<45} {kilobytes:>5} kB{note}",
+                path.display().to_string()
+            );
         }
     }
     Ok(())
@@ -84,8 +87,7 @@ fn compile(root: &Path, workspace: &Workspace, wasm: &WasmTarget) -> anyhow::Res
         .stdout(messages.reopen().context("cannot open a temporary file")?);
     wasm.configure(&mut command);
     process::run(&mut command)?;
-    let messages =
-        fs::read_to_string(messages.path()).context("cannot read what cargo said")?;
+    let messages = fs::read_to_string(messages.path()).context("cannot read what cargo said")?;
     let guests = modules(&messages);
     if guests.is_empty() {
         bail!("cargo built no guest in `{}`", workspace.folder);
@@ -96,9 +98,9 @@ fn compile(root: &Path, workspace: &Workspace, wasm: &WasmTarget) -> anyhow::Res
 /// Returns the flags that keep this machine's folders out of the guests, where panics name their source.
 fn path_flags(root: &Path) -> OsString {
     let mut flags = OsString::new();
-    let cargo_home = std::env::var_os("CARGO_HOME").map(PathBuf::from).or_else(|| {
-        std::env::var_os("HOME").map(|home| Path::new(&home).join(".cargo"))
-    });
+    let cargo_home = std::env::var_os("CARGO_HOME")
+        .map(PathBuf::from)
+        .or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".cargo")));
     let folders = [(Some(root.to_owned()), "hapax"), (cargo_home, "cargo")];
     for (folder, name) in folders {
         let Some(folder) = folder else { continue };
@@ -144,7 +146,10 @@ fn componentize(file: &Path) -> anyhow::Result<Vec<u8>> {
     let foreign = foreign_imports(&component)?;
     if !foreign.is_empty() {
         return Err(Hinted::error(
-            format!("it imports {}, which no host of handlers has", foreign.join(", ")),
+            format!(
+                "it imports {}, which no host of handlers has",
+                foreign.join(", ")
+            ),
             "find the dependency that needs it, and turn that feature off",
         ));
     }

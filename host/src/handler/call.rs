@@ -15,7 +15,7 @@ use wasmtime::{PoolConcurrencyLimitError, Trap, UpdateDeadline, WasmBacktrace};
 use super::bindings::hapax::handler::types;
 use super::bindings::{Failure, HandlerPre};
 use super::engine::causes;
-use super::load::Component;
+use super::load::{Component, ComponentInfo};
 use super::log::LogLines;
 use super::outbox::Outbox;
 use super::state::{Limiter, Meter, Refused, State, TABLE_ELEMENTS_MAX};
@@ -68,6 +68,11 @@ impl Handler {
     /// Returns the handler's name, consumer, limits and configuration.
     pub fn options(&self) -> &HandlerOptions {
         &self.options
+    }
+
+    /// Returns what its component is.
+    pub fn info(&self) -> &ComponentInfo {
+        self.component.info()
     }
 
     /// Returns which code runs.

@@ -3,8 +3,13 @@
 //! **Invariant**: nothing here decides a message's fate; `ack` and `term` ask for the store's proof.
 //! **Invariant**: a dropped delivery answers nothing, so the source delivers it again.
 
+pub mod identity;
+pub mod jetstream;
+pub mod queue;
+
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::message::{Incoming, MessageId};
@@ -40,6 +45,9 @@ pub trait Source: Send {
     /// # Errors
     /// `Unavailable`: call again later.
     fn backlog(&mut self) -> BoxFuture<'_, Result<u64, SourceError>>;
+
+    /// Ends the source, after every answer has left for the broker.
+    fn close(self: Box<Self>) -> BoxFuture<'static, ()>;
 }
 
 /// The means to answer for one delivery. Dropping it answers nothing and ends the keeping-alive.
@@ -56,7 +64,7 @@ pub(crate) trait Answer: Send + Sync {
 /// (each source does so by itself for all deliveries in hand, a held retry included).
 pub struct Delivery {
     /// The message.
-    pub incoming: Incoming,
+    pub incoming: Arc<Incoming>,
     /// How often the source says it delivered this message, from 1. Never used to count attempts.
     pub delivered: u64,
     /// The row's number, if the source is the embedded queue: it is taken inside the message's transaction.
@@ -82,7 +90,7 @@ impl Delivery {
         answer: Box<dyn Answer>,
     ) -> Self {
         Self {
-            incoming,
+            incoming: Arc::new(incoming),
             delivered,
             queue_row,
             answer,
