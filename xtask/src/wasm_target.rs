@@ -18,6 +18,8 @@ use crate::{debian, process};
 const VARIABLE: &str = "HAPAX_WASM_STD";
 const TRIPLE: &str = "wasm32-unknown-unknown";
 const DEBIAN_PACKAGES: [&str; 2] = ["rustc-web", "rust-web-src"];
+/// Its `wasm-ld`, for a toolchain without `rust-lld`; the plain `lld` of Debian 12 is years older than the compiler.
+const DEBIAN_LINKER: &str = "lld-19";
 const DEBIAN_RUSTC: &str = "/usr/bin/rustc";
 
 /// A way to build for `wasm32-unknown-unknown` that was found to be ready.
@@ -160,7 +162,7 @@ fn debian() -> anyhow::Result<WasmTarget> {
     }
     let mut linker = linker();
     if linker.is_none() {
-        missing.push("lld");
+        missing.push(DEBIAN_LINKER);
     }
     if !missing.is_empty() {
         let what = format!("a compiler for {TRIPLE}");
@@ -211,15 +213,9 @@ fn is_recent(version: &str, minimum: &str) -> bool {
 /// Returns a linker for Wasm: the toolchain's own, else one of LLVM's.
 fn linker() -> Option<PathBuf> {
     toolchain_lld().or_else(|| {
-        [
-            "wasm-ld-22",
-            "wasm-ld-19",
-            "wasm-ld-16",
-            "wasm-ld-14",
-            "wasm-ld",
-        ]
-        .into_iter()
-        .find_map(process::find)
+        ["wasm-ld-22", "wasm-ld-19", "wasm-ld-16", "wasm-ld"]
+            .into_iter()
+            .find_map(process::find)
     })
 }
 

@@ -3,6 +3,7 @@
 //! **Invariant**: nothing here decides a message's fate; `ack` and `term` ask for the store's proof.
 //! **Invariant**: a dropped delivery answers nothing, so the source delivers it again.
 
+mod desk;
 pub mod identity;
 pub mod jetstream;
 pub mod queue;
@@ -46,8 +47,17 @@ pub trait Source: Send {
     /// `Unavailable`: call again later.
     fn backlog(&mut self) -> BoxFuture<'_, Result<u64, SourceError>>;
 
-    /// Ends the source, after every answer has left for the broker.
-    fn close(self: Box<Self>) -> BoxFuture<'static, ()>;
+    /// Ends the source: what was fetched and not handed over goes back, and the answers given so far have reached the
+    /// broker when this returns, so that the process may exit. Call it when every delivery is answered or dropped;
+    /// `next` answers `Unusable` afterwards.
+    ///
+    /// What cannot be sent (a broker that is gone) is logged and left: the broker delivers again. Dropping the source
+    /// instead loses nothing either; the broker just finds out later.
+    ///
+    /// Await it to the end.
+    fn close(&mut self) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
 }
 
 /// The means to answer for one delivery. Dropping it answers nothing and ends the keeping-alive.

@@ -142,4 +142,24 @@ mod tests {
         messages.swap(0, 2);
         assert_eq!(of(&messages), forward);
     }
+
+    #[test]
+    fn the_payloads_in_the_repository_are_known() {
+        let file = crate::root().join("examples/github-activity/payloads/index.json.gz");
+        let payloads = crate::demo::payloads::read(&file).unwrap();
+        let ids: std::collections::HashSet<_> =
+            payloads.iter().map(|payload| &payload.id).collect();
+        assert_eq!((payloads.len(), ids.len()), (329, 329));
+
+        let tables = tables(
+            payloads
+                .iter()
+                .map(|payload| (&*payload.event, &payload.body)),
+        );
+        let events: i64 = tables.repositories.values().map(|row| row.events).sum();
+        assert_eq!(events, 329);
+        assert_eq!(tables.event_counts.values().sum::<i64>(), 329);
+        assert_eq!(tables.repositories[NO_REPOSITORY].events, 49);
+        assert_eq!(tables.issues.len(), 3);
+    }
 }
