@@ -1006,19 +1006,19 @@ mod cases {
         let mut connection = test.connect().await;
         for (statement, code, constraint, column) in [
             (
-                "INSERT INTO t VALUES (NULL)",
+                "INSERT INTO t (a) VALUES (NULL)",
                 "constraint.not-null",
                 None,
                 Some("a"),
             ),
             (
-                "INSERT INTO t VALUES (1, 1), (1, 1)",
+                "INSERT INTO t (a, b) VALUES (1, 1), (1, 1)",
                 "constraint.unique",
                 Some("t_b_key"),
                 Some("b"),
             ),
             (
-                "INSERT INTO t VALUES (1, 1, 0)",
+                "INSERT INTO t (a, b, c) VALUES (1, 1, 0)",
                 "constraint.check",
                 Some("c_is_positive"),
                 None,
@@ -1056,7 +1056,7 @@ mod cases {
         let mut connection = test.connect().await;
         for (statement, code, position) in [
             ("SELECT a FROM nowhere", "undefined.table", Some(15)),
-            ("SELECT nothing FROM t", "undefined.column", Some(8)),
+            ("SELECT nope FROM t", "undefined.column", Some(8)),
             ("SELECT \u{e9}\u{e9}(1)", "undefined.function", Some(8)),
             ("SELECT FROM WHERE", "syntax", Some(13)),
             ("SELECT a FROM t WHERE", "syntax", Some(22)),
@@ -1954,11 +1954,11 @@ mod only_postgres {
         let mut probe = test.probe().await;
         probe
             .run(
-                "ALTER ROLE hapax SET synchronous_commit = off; ALTER ROLE hapax SET search_path = nowhere; \
-                 ALTER ROLE hapax SET standard_conforming_strings = off; ALTER ROLE hapax SET TimeZone = 'Asia/Tokyo'; \
-                 ALTER ROLE hapax SET bytea_output = 'escape'; ALTER ROLE hapax SET DateStyle = 'SQL, DMY'; \
-                 ALTER ROLE hapax SET default_transaction_read_only = on; \
-                 ALTER ROLE hapax SET default_transaction_isolation = 'serializable'",
+                "ALTER ROLE tester SET synchronous_commit = off; ALTER ROLE tester SET search_path = nowhere; \
+                 ALTER ROLE tester SET standard_conforming_strings = off; ALTER ROLE tester SET TimeZone = 'Asia/Tokyo'; \
+                 ALTER ROLE tester SET bytea_output = 'escape'; ALTER ROLE tester SET DateStyle = 'SQL, DMY'; \
+                 ALTER ROLE tester SET default_transaction_read_only = on; \
+                 ALTER ROLE tester SET default_transaction_isolation = 'serializable'",
             )
             .await;
         let mut tx = test.begin().await;
@@ -2036,6 +2036,30 @@ mod only_sqlite {
     async fn migrations_at_once() {
         let test = TestStore::empty_sqlite();
         only_postgres::migrate_at_once(&test).await;
+    }
+
+    /// With a plain BEGIN the second transaction would read first, and then fail at once to become a writer.
+    #[tokio::test]
+    async fn a_transaction_is_a_writer_from_its_start() {
+        let test = TestStore::sqlite().await;
+        test.run("CREATE TABLE t (a int)").await;
+        let mut first = test.begin().await;
+        claim(&mut first, &["a"]).await;
+        let second = test.connect().await;
+        let second = tokio::spawn(async move {
+            let mut tx = Tx::begin(second).await.unwrap();
+            let result = tx.query("SELECT count(*) FROM t", &[], 1).await.unwrap();
+            claim(&mut tx, &["b"]).await;
+            commit(tx).await;
+            result.rows
+        });
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        first
+            .execute("INSERT INTO t VALUES (1)", &[])
+            .await
+            .unwrap();
+        commit(first).await;
+        assert_eq!(second.await.unwrap(), [[Value::Int64(1)]]);
     }
 
     /// Runs `statement` behind a claim; it must end the transaction without saying so.

@@ -10,6 +10,7 @@ pub mod queue;
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::message::{Incoming, MessageId};
@@ -73,7 +74,7 @@ pub(crate) trait Answer: Send + Sync {
 /// (each source does so by itself for all deliveries in hand, a held retry included).
 pub struct Delivery {
     /// The message.
-    pub incoming: Incoming,
+    pub incoming: Arc<Incoming>,
     /// How often the source says it delivered this message, from 1. Never used to count attempts.
     pub delivered: u64,
     /// The row's number, if the source is the embedded queue: it is taken inside the message's transaction.
@@ -99,7 +100,7 @@ impl Delivery {
         answer: Box<dyn Answer>,
     ) -> Self {
         Self {
-            incoming,
+            incoming: Arc::new(incoming),
             delivered,
             queue_row,
             answer,

@@ -15,8 +15,9 @@ use tempfile::TempDir;
 
 use super::server::{Server, find_program};
 
-/// The superuser of the test server; any password is taken.
-const USER: &str = "hapax";
+/// The superuser of the test server; any password is taken. Not `hapax`: by the default `search_path`, a login of that
+/// name would make its tables in the schema `hapax`.
+const USER: &str = "tester";
 
 /// A running server; killed and removed when dropped.
 #[derive(Debug)]
