@@ -161,25 +161,25 @@ impl Scene {
     pub async fn publish(&self, messages: &[TestMessage]) {
         if self.nats.is_some() {
             let jetstream = self.jetstream().await;
-            let mut acks = Vec::with_capacity(messages.len());
-            for message in messages {
-                let mut headers = async_nats::HeaderMap::new();
-                if let Some(id) = &message.id {
-                    headers.insert("Message-Id", id.as_str());
+            // The client lets a few thousand acknowledgements be outstanding at a time.
+            for some in messages.chunks(1_000) {
+                let mut acks = Vec::with_capacity(some.len());
+                for message in some {
+                    let mut headers = async_nats::HeaderMap::new();
+                    if let Some(id) = &message.id {
+                        headers.insert("Message-Id", id.as_str());
+                    }
+                    let payload = message.payload.clone().into();
+                    acks.push(
+                        jetstream
+                            .publish_with_headers("messages.test", headers, payload)
+                            .await
+                            .unwrap(),
+                    );
                 }
-                acks.push(
-                    jetstream
-                        .publish_with_headers(
-                            "messages.test",
-                            headers,
-                            message.payload.clone().into(),
-                        )
-                        .await
-                        .unwrap(),
-                );
-            }
-            for ack in acks {
-                ack.await.unwrap();
+                for ack in acks {
+                    ack.await.unwrap();
+                }
             }
             return;
         }
