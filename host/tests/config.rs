@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use hapax::config::{Config, ConfigError, SourceKind, Start};
+use hapax::config::{Config, ConfigError, SourceKind};
+use hapax::source::jetstream::Start;
 
 fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))

@@ -74,7 +74,12 @@ pub async fn check(config: &Config) -> Result<Vec<CheckedHandler>, CommandError>
                 imports: component.info().imports.clone(),
                 source: handler.source.clone(),
                 consumer: handler.consumer.clone(),
-                message_id: handler.message_id.iter().map(ToString::to_string).collect(),
+                message_id: handler
+                    .message_id
+                    .places()
+                    .iter()
+                    .map(ToString::to_string)
+                    .collect(),
                 migrations,
             }),
             Err(error) => problems.push(error),

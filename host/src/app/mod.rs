@@ -16,10 +16,10 @@ pub use run::{RunOptions, run};
 pub use send::{Envelope, NewMessage, Sent, send};
 pub use status::{HandlerStatus, status};
 
-use crate::config::{Config, HandlerConfig, JetStreamConfig, Start};
+use crate::config::{Config, HandlerConfig, JetStreamConfig};
 use crate::exit::CommandError;
 use crate::pipeline::in_hand_max;
-use crate::source::jetstream::JetStreamOptions;
+use crate::source::jetstream::{JetStreamOptions, Start};
 use crate::store::{Connection, SessionOptions, Store, StoreError};
 
 /// How long the host's own statements may wait for a lock, a migration of another host included.

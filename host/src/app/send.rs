@@ -7,7 +7,7 @@ use super::{connect_and_migrate, open_store};
 use crate::config::{Config, SourceKind};
 use crate::exit::{CommandError, Exit};
 use crate::message::{Header, Incoming, Position};
-use crate::source::jetstream::{self, JetStreamPublisher};
+use crate::source::jetstream::{self, JetStreamPublisher, PublisherOptions};
 use crate::store::NewQueueRow;
 
 /// Rows of the queue that are written in one transaction.
@@ -96,19 +96,18 @@ pub async fn send(
     let result = match &source.kind {
         SourceKind::Queue => send_to_queue(config, name, messages, &mut sent, &mut progress).await,
         SourceKind::JetStream(stream) => {
-            let default_subject = stream
-                .subjects
-                .iter()
-                .find(|subject| !subject.contains(['*', '>']))
-                .cloned();
-            let mut publisher = JetStreamPublisher::connect(stream)
-                .await
-                .map_err(|error| CommandError::source(name, &error))?;
+            let mut publisher = JetStreamPublisher::connect(&PublisherOptions {
+                url: stream.url.clone(),
+                stream: stream.stream.clone(),
+                subjects: stream.subjects.clone(),
+                create: stream.create,
+            })
+            .await
+            .map_err(|error| CommandError::source(name, &error))?;
             send_to_stream(
                 config,
                 name,
                 &mut publisher,
-                default_subject,
                 messages,
                 &mut sent,
                 &mut progress,
@@ -159,11 +158,15 @@ async fn send_to_stream(
     config: &Config,
     name: &str,
     publisher: &mut JetStreamPublisher,
-    default_subject: Option<String>,
     messages: impl Iterator<Item = Result<NewMessage, CommandError>>,
     sent: &mut Sent,
     progress: &mut impl FnMut(u64),
 ) -> Result<(), CommandError> {
+    let default_subject = publisher
+        .subjects()
+        .iter()
+        .find(|subject| !subject.contains(['*', '>']))
+        .cloned();
     for message in messages {
         let message = message?;
         require_id(config, name, &message)?;

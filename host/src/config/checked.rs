@@ -12,6 +12,7 @@ use super::section::Section;
 use crate::handler::{ConfigTable, Limits};
 use crate::message::Instant;
 use crate::source::identity::IdPlaces;
+use crate::source::jetstream::Start;
 
 /// How long running batches may take to finish after SIGTERM.
 const SHUTDOWN_GRACE_DEFAULT: Duration = Duration::from_secs(10);
@@ -112,17 +113,6 @@ impl std::fmt::Debug for JetStreamConfig {
             .field("stream", &self.stream)
             .finish_non_exhaustive()
     }
-}
-
-/// Where a new durable begins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Start {
-    /// At the stream's first message.
-    All,
-    /// At what is published from now on.
-    New,
-    /// At the first message published at this moment or later.
-    Time(Instant),
 }
 
 /// What happens to a message whose id was claimed with another payload.
@@ -550,24 +540,21 @@ fn check_handler(
         .section("config")
         .map(check_config_table)
         .unwrap_or_default();
-    let handler = HandlerConfig {
+    section.finish();
+    Some(HandlerConfig {
         name: name.to_owned(),
-        component: folder.join(component.unwrap_or_default()),
-        source: source_name.unwrap_or_default().to_owned(),
+        component: folder.join(component?),
+        source: source?.name.clone(),
         consumer: consumer.to_owned(),
         start,
-        message_id: message_id.unwrap_or_default(),
+        message_id: message_id?,
         conflict,
         retry,
         limits,
         lanes,
         migrations,
         config,
-    };
-    section.finish();
-    component?;
-    source?;
-    Some(handler)
+    })
 }
 
 fn check_start(section: &Section<'_>, source: Option<&SourceConfig>) -> Option<Start> {

@@ -10,6 +10,8 @@ mod postgres;
 mod records;
 mod session;
 mod sqlite;
+#[cfg(test)]
+mod test_servers;
 mod text;
 mod tx;
 mod value;

@@ -58,9 +58,16 @@ fn database_error(error: &sqlx::Error) -> Option<&PgDatabaseError> {
     error.as_database_error()?.try_downcast_ref()
 }
 
+/// True if the server stopped the statement because of its `statement_timeout`.
+pub(super) fn is_timeout(error: &sqlx::Error) -> bool {
+    database_error(error).is_some_and(|error| error.code() == "57014")
+}
+
 /// Turns an error of a host's own statement into the room's error.
 pub(super) fn store_error(error: &sqlx::Error) -> StoreError {
     match class(error) {
+        // The host's own statements are short: what takes long is the wait.
+        _ if is_timeout(error) => StoreError::Busy(describe(error)),
         Class::Busy => StoreError::Busy(describe(error)),
         Class::Unavailable => StoreError::Unavailable(describe(error)),
         Class::Refused => StoreError::Refused(sql_error(error)),

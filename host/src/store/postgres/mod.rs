@@ -10,6 +10,8 @@ mod connect;
 mod errors;
 mod params;
 mod statements;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
 
@@ -89,7 +91,11 @@ impl PostgresSession {
     /// Takes down an error of a statement of the host's own.
     fn host_error(&mut self, error: &sqlx::Error) -> StoreError {
         self.note(error);
-        errors::store_error(error)
+        let error = errors::store_error(error);
+        if matches!(error, StoreError::Busy(_)) {
+            self.tx.fault = Some(error.clone());
+        }
+        error
     }
 
     /// Takes down an error of a handler's statement, before it is told.

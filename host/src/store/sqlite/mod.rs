@@ -9,6 +9,8 @@
 
 mod errors;
 mod params;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

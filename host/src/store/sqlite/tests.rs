@@ -1,0 +1,110 @@
+//! The second lines of defence, each tried with the first one out of the way.
+
+use tempfile::TempDir;
+
+use super::*;
+
+struct Test {
+    session: SqliteSession,
+    probe: SqliteConnection,
+    _folder: TempDir,
+}
+
+impl Test {
+    async fn begun() -> Self {
+        let folder = TempDir::with_prefix("hapax-sqlite-").unwrap();
+        let path = folder.path().join("hapax.db");
+        let options = SessionOptions {
+            purpose: "test".into(),
+            statement_timeout: Some(Duration::from_secs(20)),
+            lock_timeout: Duration::from_secs(20),
+            idle_in_transaction: Duration::from_secs(60),
+        };
+        let mut session = SqliteSession::connect(&path, &options).await.unwrap();
+        session.migrate().await.unwrap();
+        session
+            .simple("CREATE TABLE t (a int PRIMARY KEY)")
+            .await
+            .unwrap();
+        let probe = SqliteConnectOptions::new()
+            .filename(&path)
+            .connect()
+            .await
+            .unwrap();
+        session.begin().await.unwrap();
+        let request = ClaimRequest {
+            id: MessageId::new("a").unwrap(),
+            payload_hash: crate::message::ShortHash::of_payload(b""),
+        };
+        session
+            .claim("c", &[request], ClaimAs::Done, None)
+            .await
+            .unwrap();
+        session
+            .execute("INSERT INTO t VALUES (1)", &[])
+            .await
+            .unwrap();
+        Self {
+            session,
+            probe,
+            _folder: folder,
+        }
+    }
+
+    /// What is committed: rows of `t`, claims.
+    async fn committed(&mut self) -> (i64, i64) {
+        sqlx::query_as(
+            "SELECT (SELECT count(*) FROM t), (SELECT count(*) FROM hapax_processed_messages)",
+        )
+        .fetch_one(&mut self.probe)
+        .await
+        .unwrap()
+    }
+
+    /// A statement that no guard has seen.
+    async fn raw(&mut self, sql: &'static str) -> Result<(), sqlx::Error> {
+        sqlx::raw_sql(sql)
+            .execute(&mut self.session.connection)
+            .await
+            .map(|_| ())
+    }
+}
+
+/// Trap 2, behind the guard: the commit hook turns it into a rollback.
+#[tokio::test]
+async fn a_commit_that_is_not_the_hosts_is_refused() {
+    for end in ["COMMIT", "END", "INSERT INTO t VALUES (2); COMMIT"] {
+        let mut test = Test::begun().await;
+        let error = test.raw(end).await.unwrap_err();
+        assert_eq!(errors::sql_error(&error).code, "aborted", "{end}");
+        assert!(matches!(
+            test.session.commit().await,
+            Err(CommitError::Refused(error)) if error.code == "aborted"
+        ));
+        assert!(test.session.rollback().await.is_err());
+        assert_eq!(test.committed().await, (0, 0), "{end}");
+    }
+}
+
+/// What runs after an unseen end would be kept at once, statement by statement.
+#[tokio::test]
+async fn after_an_unseen_end_nothing_can_be_kept() {
+    let mut test = Test::begun().await;
+    test.raw("INSERT OR ROLLBACK INTO t VALUES (1)")
+        .await
+        .unwrap_err();
+    let error = test.raw("INSERT INTO t VALUES (2)").await.unwrap_err();
+    assert_eq!(errors::sql_error(&error).code, "aborted");
+    test.session
+        .execute("INSERT INTO t VALUES (3)", &[])
+        .await
+        .unwrap_err();
+    // The session has not seen an error of its own, but the hook has told it.
+    test.session.aborted = false;
+    assert!(matches!(
+        test.session.commit().await,
+        Err(CommitError::Refused(error)) if error.code == "aborted"
+    ));
+    assert!(test.session.rollback().await.is_err());
+    assert_eq!(test.committed().await, (0, 0));
+}

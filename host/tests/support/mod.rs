@@ -1,0 +1,10 @@
+//! What the tests stand on: real servers that live as long as the test, and a store on each database.
+
+#![allow(dead_code, reason = "each test binary uses its own part")]
+
+pub mod database;
+pub mod host;
+pub mod nats;
+pub mod postgres;
+pub mod scene;
+pub mod server;
