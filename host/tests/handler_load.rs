@@ -1,5 +1,7 @@
 //! Every way in which a file fails to be a handler is told apart: what it wants, what the host has, what to do.
 
+#![expect(clippy::unwrap_used, reason = "a test may fail where it stands")]
+
 use std::path::Path;
 
 use hapax::handler::{Component, LoadError, Runtime, RuntimeOptions};

@@ -330,16 +330,32 @@ fn with_backtrace(mut text: String, error: &wasmtime::Error) -> String {
         return text;
     };
     let frames = backtrace.frames();
-    for frame in frames.iter().take(FRAMES_MAX) {
+    let mut shown = 0;
+    let mut rest = frames;
+    while let Some(frame) = rest.first()
+        && shown < FRAMES_MAX
+    {
+        // A recursion is one line.
+        let same = rest
+            .iter()
+            .take_while(|other| {
+                other.func_index() == frame.func_index() && other.func_name() == frame.func_name()
+            })
+            .count();
         let function = match frame.func_name() {
             Some(name) => text::one_line(name, FRAME_BYTES_MAX),
             None => format!("function {}", frame.func_index()),
         };
         text.push_str("\n  at ");
         text.push_str(&function);
+        if same > 1 {
+            text.push_str(&format!(" ({same} times)"));
+        }
+        shown += 1;
+        rest = &rest[same..];
     }
-    if frames.len() > FRAMES_MAX {
-        text.push_str(&format!("\n  and {} more", frames.len() - FRAMES_MAX));
+    if !rest.is_empty() {
+        text.push_str(&format!("\n  and {} more", rest.len()));
     }
     text
 }

@@ -19,6 +19,8 @@ use crate::message::ComponentDigest;
 /// The largest component, in bytes. Those of Python have 35 MB.
 pub const COMPONENT_BYTES_MAX: usize = 256 << 20;
 
+/// wasmtime counts a component's memory in pages.
+const WASM_PAGE_BYTES: u64 = 64 << 10;
 const NAME_BYTES_MAX: usize = 200;
 const NAMES_MAX: usize = 5;
 
@@ -313,7 +315,8 @@ fn load(shared: &Arc<Shared>, name: &str, bytes: &[u8]) -> Result<Component, Loa
         memory_bytes: component
             .resources_required()
             .and_then(|required| required.max_initial_memory_size)
-            .unwrap_or(0),
+            .unwrap_or(0)
+            .saturating_mul(WASM_PAGE_BYTES),
     };
     Ok(Component {
         inner: Arc::new(Inner {
