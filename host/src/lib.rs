@@ -3,8 +3,14 @@
 //!
 //! The rooms and the way of a message are drawn in `ARCHITECTURE.md`.
 
+pub mod app;
+pub mod cli;
+pub mod config;
+pub mod exit;
 pub mod fault;
 pub mod handler;
 pub mod message;
+pub mod pipeline;
 pub mod source;
 pub mod store;
+mod text;

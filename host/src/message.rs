@@ -3,6 +3,7 @@
 //! **Invariant**: no I/O and no knowledge of brokers, databases or Wasm here.
 
 use std::fmt;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
@@ -116,8 +117,8 @@ pub struct Message {
     pub id: MessageId,
     /// The source's name in the configuration.
     pub source: String,
-    /// What the source delivered.
-    pub incoming: Incoming,
+    /// What the source delivered; shared with the delivery.
+    pub incoming: Arc<Incoming>,
 }
 
 /// The first 16 bytes of SHA-256 over length-prefixed fields: how payloads are compared for ever.

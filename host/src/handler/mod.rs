@@ -3,11 +3,31 @@
 //! **Invariant**: a handler reaches nothing but the `Tx` that its wasm store owns for the call.
 //! **Invariant**: an instance is used once; after the call its wasm store is dropped, whatever happened.
 
+mod bindings;
+mod call;
+mod config;
+mod engine;
+mod load;
+mod log;
+mod outbox;
+mod sql;
+mod state;
+mod text;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::message::{ComponentDigest, Header, Instant};
 use crate::store::{SqlError, Tx};
+
+pub use call::{HANDLES_MAX, HOST_CALL_BYTES_MAX, Handler, RETRY_DELAY_MAX};
+pub use engine::{MEMORY_MAX_BYTES, Runtime, RuntimeError, RuntimeOptions, TICK};
+pub use load::{COMPONENT_BYTES_MAX, Component, ComponentInfo};
+pub use log::{LOG_BYTES_MAX, LOG_LINES_MAX, LogLine, LogLines};
+pub use outbox::{
+    OUTBOX_BYTES_MAX, OUTBOX_HEADERS_MAX, OUTBOX_MESSAGES_MAX, OUTBOX_TEXT_BYTES_MAX,
+};
+pub use sql::{PARAMS_MAX, STATEMENT_BYTES_MAX};
 
 /// What a handler may use, for each message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +44,19 @@ pub struct Limits {
 
 /// The handler's `config` table: a string as written, any other value as JSON text.
 pub type ConfigTable = BTreeMap<String, String>;
+
+/// What a handler is, but for its component.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HandlerOptions {
+    /// As the configuration names it.
+    pub name: String,
+    /// The claim's key, from which ids of published messages are derived.
+    pub consumer: String,
+    /// What each call may use.
+    pub limits: Limits,
+    /// What the handler reads with `config`.
+    pub config: ConfigTable,
+}
 
 /// A message that a handler published, held by the host until the commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,8 +125,12 @@ pub struct Called {
     pub tx: Option<Tx>,
     /// How it ended.
     pub verdict: Verdict,
-    /// What it published, in order.
+    /// What it published, in order. Empty unless the verdict is ok.
     pub published: Vec<Outgoing>,
+    /// What it logged. Emit it after the commit or the rollback.
+    pub log: LogLines,
+    /// The time that its own code ran.
+    pub cpu: Duration,
 }
 
 /// Why a component cannot serve as a handler: what it wants, what the host has, what to do.

@@ -3,8 +3,14 @@
 //! **Invariant**: nothing here decides a message's fate; `ack` and `term` ask for the store's proof.
 //! **Invariant**: a dropped delivery answers nothing, so the source delivers it again.
 
+mod desk;
+pub mod identity;
+pub mod jetstream;
+pub mod queue;
+
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::message::{Incoming, MessageId};
@@ -40,6 +46,18 @@ pub trait Source: Send {
     /// # Errors
     /// `Unavailable`: call again later.
     fn backlog(&mut self) -> BoxFuture<'_, Result<u64, SourceError>>;
+
+    /// Ends the source: what was fetched and not handed over goes back, and the answers given so far have reached the
+    /// broker when this returns, so that the process may exit. Call it when every delivery is answered or dropped;
+    /// `next` answers `Unusable` afterwards.
+    ///
+    /// What cannot be sent (a broker that is gone) is logged and left: the broker delivers again. Dropping the source
+    /// instead loses nothing either; the broker just finds out later.
+    ///
+    /// Await it to the end.
+    fn close(&mut self) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
 }
 
 /// The means to answer for one delivery. Dropping it answers nothing and ends the keeping-alive.
@@ -56,7 +74,7 @@ pub(crate) trait Answer: Send + Sync {
 /// (each source does so by itself for all deliveries in hand, a held retry included).
 pub struct Delivery {
     /// The message.
-    pub incoming: Incoming,
+    pub incoming: Arc<Incoming>,
     /// How often the source says it delivered this message, from 1. Never used to count attempts.
     pub delivered: u64,
     /// The row's number, if the source is the embedded queue: it is taken inside the message's transaction.
@@ -82,7 +100,7 @@ impl Delivery {
         answer: Box<dyn Answer>,
     ) -> Self {
         Self {
-            incoming,
+            incoming: Arc::new(incoming),
             delivered,
             queue_row,
             answer,

@@ -99,6 +99,12 @@ impl Tx {
         Ok(claims)
     }
 
+    /// Counts `id` among the duplicates although its payload differs from the one that was claimed: the handler's
+    /// configuration says that such a difference means nothing.
+    pub fn ignore_conflict(&mut self, id: &MessageId) {
+        self.claimed.push(id.clone());
+    }
+
     /// Takes a row of the embedded queue inside this transaction. False: somebody else has it or had it.
     ///
     /// # Errors

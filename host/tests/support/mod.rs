@@ -3,6 +3,8 @@
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 pub mod database;
+pub mod host;
 pub mod nats;
 pub mod postgres;
+pub mod scene;
 pub mod server;

@@ -1,0 +1,431 @@
+//! SQL inside the delivery's own transaction. There is nothing to open, begin or commit.
+//!
+//! Parameters are written `$1`, `$2` on both databases and sent as the type that the database expects at their place: text serves for
+//! uuid, numeric, enums and the like.
+
+use std::rc::Rc;
+
+use serde::de::DeserializeOwned;
+
+use crate::bindings::hapax::handler::sql as host;
+pub use crate::bindings::hapax::handler::sql::{
+    Column, Date, Interval, Other, Time, Timestamp, Undecoded, Value,
+};
+use crate::convert::{FromValue, kind};
+use crate::decode;
+pub use crate::error::{Code, Error};
+
+/// Runs one statement. Returns the number of rows it affected.
+///
+/// # Errors
+/// The database refuses it, the host does not allow it, or the transaction has ended. With `?` the message is tried again.
+pub fn execute(statement: &str, params: &[Value]) -> Result<u64, Error> {
+    host::execute(statement, params).map_err(Error::from_wit)
+}
+
+/// Runs one statement once for each row of parameters, in order. Returns the rows affected by each.
+///
+/// # Errors
+/// As [`execute`]; [`Error::row`] says which row of parameters failed.
+pub fn execute_many(statement: &str, rows: &[Vec<Value>]) -> Result<Vec<u64>, Error> {
+    host::execute_many(statement, rows).map_err(Error::from_wit)
+}
+
+/// Runs one statement and returns all of its rows, up to the handler's limits.
+///
+/// # Errors
+/// As [`execute`], or there are more rows than the handler's limits allow ([`Code::Limit`]).
+pub fn query(statement: &str, params: &[Value]) -> Result<Rows, Error> {
+    let result = host::query(statement, params).map_err(Error::from_wit)?;
+    Ok(Rows::new(result.columns.into(), result.rows))
+}
+
+/// Runs one statement and returns its only row.
+///
+/// # Errors
+/// As [`query`], or there is no row, or more than one ([`Code::RowCount`]).
+pub fn query_one(statement: &str, params: &[Value]) -> Result<Row, Error> {
+    query(statement, params)?.one()
+}
+
+/// Runs one statement and returns its only row, or `None` if there is none.
+///
+/// # Errors
+/// As [`query`], or there is more than one row ([`Code::RowCount`]).
+pub fn query_optional(statement: &str, params: &[Value]) -> Result<Option<Row>, Error> {
+    query(statement, params)?.optional()
+}
+
+/// The rows of a query.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rows {
+    columns: Rc<[Column]>,
+    rows: Vec<Row>,
+}
+
+/// One row of a query.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    columns: Rc<[Column]>,
+    values: Vec<Value>,
+}
+
+/// A column's name, or its place counted from 0.
+pub trait ColumnIndex {
+    /// Returns the column's place, `None` if there is no such column.
+    fn place(&self, columns: &[Column]) -> Option<usize>;
+
+    /// Names the column for errors: "column `balance`".
+    fn describe(&self) -> String;
+}
+
+impl ColumnIndex for str {
+    fn place(&self, columns: &[Column]) -> Option<usize> {
+        columns.iter().position(|column| column.name == self)
+    }
+
+    fn describe(&self) -> String {
+        format!("column `{self}`")
+    }
+}
+
+impl ColumnIndex for usize {
+    fn place(&self, columns: &[Column]) -> Option<usize> {
+        (*self < columns.len()).then_some(*self)
+    }
+
+    fn describe(&self) -> String {
+        format!("column {self}")
+    }
+}
+
+impl<T: ColumnIndex + ?Sized> ColumnIndex for &T {
+    fn place(&self, columns: &[Column]) -> Option<usize> {
+        (**self).place(columns)
+    }
+
+    fn describe(&self) -> String {
+        (**self).describe()
+    }
+}
+
+impl ColumnIndex for String {
+    fn place(&self, columns: &[Column]) -> Option<usize> {
+        self.as_str().place(columns)
+    }
+
+    fn describe(&self) -> String {
+        self.as_str().describe()
+    }
+}
+
+impl Rows {
+    pub(crate) fn new(columns: Rc<[Column]>, rows: Vec<Vec<Value>>) -> Self {
+        let rows = rows
+            .into_iter()
+            .map(|values| Row {
+                columns: Rc::clone(&columns),
+                values,
+            })
+            .collect();
+        Self { columns, rows }
+    }
+
+    /// Returns the columns; they are there also if there are no rows.
+    pub fn columns(&self) -> &[Column] {
+        &self.columns
+    }
+
+    /// Returns the number of rows.
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Returns true if there are no rows.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// Returns the rows in their order.
+    pub fn iter(&self) -> std::slice::Iter<'_, Row> {
+        self.rows.iter()
+    }
+
+    /// Returns the only row.
+    ///
+    /// # Errors
+    /// [`Code::RowCount`]: there is none, or more than one.
+    pub fn one(self) -> Result<Row, Error> {
+        self.optional()?.ok_or_else(|| {
+            Error::local(
+                "sdk.row-count",
+                "the query returned no row, wanted one".to_owned(),
+            )
+        })
+    }
+
+    /// Returns the only row, or `None` if there is none.
+    ///
+    /// # Errors
+    /// [`Code::RowCount`]: there is more than one.
+    pub fn optional(mut self) -> Result<Option<Row>, Error> {
+        if self.rows.len() > 1 {
+            let message = format!(
+                "the query returned {} rows, wanted at most one",
+                self.rows.len()
+            );
+            return Err(Error::local("sdk.row-count", message));
+        }
+        Ok(self.rows.pop())
+    }
+
+    /// Reads every row as a `T`, as [`Row::decode`] does.
+    ///
+    /// # Errors
+    /// [`Code::Decode`]: a row is not a `T`.
+    pub fn into_structs<T: DeserializeOwned>(self) -> Result<Vec<T>, Error> {
+        self.rows.iter().map(Row::decode).collect()
+    }
+}
+
+impl IntoIterator for Rows {
+    type Item = Row;
+    type IntoIter = std::vec::IntoIter<Row>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.rows.into_iter()
+    }
+}
+
+impl<'a> IntoIterator for &'a Rows {
+    type Item = &'a Row;
+    type IntoIter = std::slice::Iter<'a, Row>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+impl Row {
+    /// Returns the columns.
+    pub fn columns(&self) -> &[Column] {
+        &self.columns
+    }
+
+    /// Returns the values in the order of the columns.
+    pub fn values(&self) -> &[Value] {
+        &self.values
+    }
+
+    /// Reads the column of this name, or at this place counted from 0: `row.get::<i64>("balance")?`.
+    ///
+    /// A column that can be NULL is read as an `Option`.
+    ///
+    /// # Errors
+    /// [`Code::Decode`]: there is no such column, or its value is no `T`. The message names the column and its type.
+    pub fn get<T: FromValue>(&self, column: impl ColumnIndex) -> Result<T, Error> {
+        let place = column
+            .place(&self.columns)
+            .filter(|place| *place < self.values.len());
+        let Some(place) = place else {
+            let message = format!(
+                "{} is not in the result, which has {}",
+                column.describe(),
+                self.names()
+            );
+            return Err(Error::decode(None, message));
+        };
+        let value = &self.values[place];
+        T::from_value(value).ok_or_else(|| mismatch(&self.columns[place], value, T::WANTED))
+    }
+
+    /// Reads the row as a struct whose fields have the columns' names, or as a tuple in the columns' order. A row of one column can
+    /// be read as that column's value.
+    ///
+    /// Fields of other types than the columns' are read as [`Row::get`] does; a field that is a struct, map or list is read from JSON.
+    ///
+    /// # Errors
+    /// [`Code::Decode`]: a field has no column, or a column's value does not fit its field. The message names the column and its type.
+    pub fn decode<T: DeserializeOwned>(&self) -> Result<T, Error> {
+        decode::row(&self.columns, &self.values)
+    }
+
+    fn names(&self) -> String {
+        if self.columns.is_empty() {
+            return "no columns".to_owned();
+        }
+        let names: Vec<String> = self
+            .columns
+            .iter()
+            .map(|column| format!("`{}`", column.name))
+            .collect();
+        names.join(", ")
+    }
+}
+
+/// Returns the error for a value that is not what was wanted of its column.
+pub(crate) fn mismatch(column: &Column, value: &Value, wanted: &str) -> Error {
+    let Column { name, type_name } = column;
+    let message = match value {
+        Value::Null => format!(
+            "column `{name}` ({type_name}) is NULL, wanted {wanted}; an `Option` takes both"
+        ),
+        value => format!(
+            "column `{name}` ({type_name}) holds {} that is not {wanted}",
+            kind(value)
+        ),
+    };
+    Error::decode(Some(name), message)
+}
+
+/// Marks a place in the transaction to go back to.
+///
+/// # Errors
+/// As [`execute`].
+pub fn begin_savepoint() -> Result<Savepoint, Error> {
+    host::begin_savepoint()
+        .map(Savepoint)
+        .map_err(Error::from_wit)
+}
+
+/// A place in the transaction to go back to. Dropped while open, it is rolled back to.
+#[derive(Debug)]
+pub struct Savepoint(host::Savepoint);
+
+impl Savepoint {
+    /// Keeps what was done since. Savepoints begun later end with it.
+    ///
+    /// # Errors
+    /// As [`execute`].
+    pub fn release(self) -> Result<(), Error> {
+        self.0.release().map_err(Error::from_wit)
+    }
+
+    /// Undoes what was done since, outbox messages included.
+    ///
+    /// # Errors
+    /// As [`execute`].
+    pub fn rollback(self) -> Result<(), Error> {
+        self.0.rollback().map_err(Error::from_wit)
+    }
+}
+
+/// Opens a query whose rows are fetched in portions; other calls may be made meanwhile.
+///
+/// # Errors
+/// As [`execute`].
+pub fn open_cursor(statement: &str, params: &[Value]) -> Result<Cursor, Error> {
+    let cursor = host::open_cursor(statement, params).map_err(Error::from_wit)?;
+    let columns = cursor.columns().into();
+    Ok(Cursor { cursor, columns })
+}
+
+/// A query whose rows are fetched in portions. It ends when dropped.
+#[derive(Debug)]
+pub struct Cursor {
+    cursor: host::Cursor,
+    columns: Rc<[Column]>,
+}
+
+impl Cursor {
+    /// Returns the columns.
+    pub fn columns(&self) -> &[Column] {
+        &self.columns
+    }
+
+    /// Returns the next rows, 1 to `rows_max` of them; none after the last.
+    ///
+    /// # Errors
+    /// As [`execute`], or `rows_max` is 0.
+    pub fn fetch(&self, rows_max: u32) -> Result<Rows, Error> {
+        let rows = self.cursor.fetch(rows_max).map_err(Error::from_wit)?;
+        Ok(Rows::new(Rc::clone(&self.columns), rows))
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn rows(columns: &[(&str, &str)], rows: Vec<Vec<Value>>) -> Rows {
+        let columns: Vec<Column> = columns
+            .iter()
+            .map(|(name, type_name)| Column {
+                name: (*name).to_owned(),
+                type_name: (*type_name).to_owned(),
+            })
+            .collect();
+        Rows::new(columns.into(), rows)
+    }
+
+    fn account() -> Row {
+        rows(
+            &[("id", "TEXT"), ("balance", "BIGINT"), ("note", "TEXT")],
+            vec![vec![
+                Value::Text("a1".to_owned()),
+                Value::Int64(5),
+                Value::Null,
+            ]],
+        )
+        .one()
+        .unwrap()
+    }
+
+    #[test]
+    fn columns_are_read_by_name_and_place() {
+        let row = account();
+        assert_eq!(row.get::<i64>("balance"), Ok(5));
+        assert_eq!(row.get::<String>(0), Ok("a1".to_owned()));
+        assert_eq!(row.get::<Option<String>>("note"), Ok(None));
+        assert_eq!(row.get::<Value>("note"), Ok(Value::Null));
+    }
+
+    #[test]
+    fn errors_name_the_column_its_type_and_what_was_wanted() {
+        let row = account();
+        let message = |error: Result<i64, Error>| {
+            let error = error.unwrap_err();
+            assert_eq!(error.code(), Code::Decode);
+            error.message().to_owned()
+        };
+        assert_eq!(
+            message(row.get("id")),
+            "column `id` (TEXT) holds text that is not a 64-bit integer"
+        );
+        assert_eq!(
+            message(row.get("note")),
+            "column `note` (TEXT) is NULL, wanted a 64-bit integer; an `Option` takes both"
+        );
+        assert_eq!(
+            message(row.get("amount")),
+            "column `amount` is not in the result, which has `id`, `balance`, `note`"
+        );
+        assert_eq!(
+            message(row.get(3)),
+            "column 3 is not in the result, which has `id`, `balance`, `note`"
+        );
+    }
+
+    #[test]
+    fn a_row_short_of_values_is_an_error() {
+        let short = rows(&[("a", "INT8"), ("b", "INT8")], vec![vec![Value::Int64(1)]])
+            .one()
+            .unwrap();
+        assert!(short.get::<i64>("b").is_err());
+    }
+
+    #[test]
+    fn row_counts_are_checked() {
+        let none = rows(&[("n", "INT8")], vec![]);
+        let two = rows(
+            &[("n", "INT8")],
+            vec![vec![Value::Int64(1)], vec![Value::Int64(2)]],
+        );
+        assert_eq!(none.clone().optional(), Ok(None));
+        assert_eq!(none.one().unwrap_err().code(), Code::RowCount);
+        assert_eq!(two.clone().one().unwrap_err().code(), Code::RowCount);
+        assert_eq!(two.len(), 2);
+        let numbers: Vec<i64> = two.iter().map(|row| row.get("n").unwrap()).collect();
+        assert_eq!(numbers, [1, 2]);
+    }
+}

@@ -1,0 +1,62 @@
+//! Builds every room, hands each what it needs, starts and stops them in order; one file a command.
+//!
+//! **Invariant**: only this room sees all others.
+
+mod check;
+mod handler_migrations;
+mod run;
+mod send;
+mod status;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use check::{CheckedHandler, check};
+pub use run::{RunOptions, run};
+pub use send::{Envelope, NewMessage, Sent, send};
+pub use status::{HandlerStatus, status};
+
+use crate::config::{Config, HandlerConfig, JetStreamConfig};
+use crate::exit::CommandError;
+use crate::pipeline::in_hand_max;
+use crate::source::jetstream::{JetStreamOptions, Start};
+use crate::store::{Connection, SessionOptions, Store, StoreError};
+
+/// How long the host's own statements may wait for a lock, a migration of another host included.
+const OWN_LOCK_TIMEOUT: Duration = Duration::from_secs(60);
+
+fn open_store(config: &Config) -> Result<Arc<Store>, CommandError> {
+    match Store::open(&config.store.url) {
+        Ok(store) => Ok(Arc::new(store)),
+        Err(error) => Err(CommandError::store("`store.url`", &error)),
+    }
+}
+
+fn own_session(purpose: &str) -> SessionOptions {
+    SessionOptions {
+        purpose: purpose.to_owned(),
+        statement_timeout: None,
+        lock_timeout: OWN_LOCK_TIMEOUT,
+        idle_in_transaction: OWN_LOCK_TIMEOUT,
+    }
+}
+
+/// Connects once and brings hapax's own tables up to date.
+async fn connect_and_migrate(store: &Store, purpose: &str) -> Result<Connection, StoreError> {
+    let mut connection = store.connect(&own_session(purpose)).await?;
+    connection.migrate().await?;
+    Ok(connection)
+}
+
+fn jetstream_options(stream: &JetStreamConfig, handler: &HandlerConfig) -> JetStreamOptions {
+    JetStreamOptions {
+        url: stream.url.clone(),
+        stream: stream.stream.clone(),
+        subjects: stream.subjects.clone(),
+        create: stream.create,
+        ack_wait: stream.ack_wait,
+        consumer: handler.consumer.clone(),
+        start: handler.start.unwrap_or(Start::All),
+        in_hand_max: in_hand_max(handler.lanes),
+    }
+}

@@ -1,0 +1,366 @@
+//! `hapax run`: the daemon.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use super::{connect_and_migrate, handler_migrations, jetstream_options, open_store, own_session};
+use crate::config::{Config, HandlerConfig, SourceKind};
+use crate::exit::{CommandError, Exit};
+use crate::handler::{Handler, Runtime, RuntimeOptions};
+use crate::pipeline::{self, HandlerContext, Stop};
+use crate::source::jetstream::JetStream;
+use crate::source::queue::Queue;
+use crate::source::{Source, SourceError};
+use crate::store::{Connection, Store, StoreError};
+use crate::text::one_line;
+
+/// How often counters are written to the store.
+const COUNTERS_INTERVAL: Duration = Duration::from_secs(1);
+/// The pause between two tries to reach what is needed at start.
+const START_PAUSE: Duration = Duration::from_millis(500);
+
+/// How `run` behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunOptions {
+    /// End when nothing waits in any source.
+    pub until_idle: bool,
+}
+
+/// Runs every handler until `stop` ends, or until all are idle if the options say so; then drains.
+///
+/// A database or broker that is absent at start is waited for.
+///
+/// # Errors
+/// What cannot be cured by waiting: a component that is refused, a schema that is newer, a source that cannot serve.
+pub async fn run(
+    config: &Config,
+    options: RunOptions,
+    stop: impl Future<Output = ()> + Send + 'static,
+) -> Result<(), CommandError> {
+    if config.handlers.is_empty() {
+        return Err(CommandError::new(
+            Exit::Configuration,
+            format!("`{}` has no handlers", config.file.display()),
+            Some("write a table `[handlers.NAME]`"),
+        ));
+    }
+    let components = load_components(config).await?;
+    let store = open_store(config)?;
+    let (drain_sender, mut drain) = watch::channel(false);
+    // Held until the end: one sender more in the signal's task, so that the channel outlives it.
+    let drain_sender = Arc::new(drain_sender);
+    let signal = tokio::spawn({
+        let drain_sender = Arc::clone(&drain_sender);
+        async move {
+            stop.await;
+            tracing::info!("draining");
+            let _ = drain_sender.send(true);
+        }
+    });
+
+    let result = start_and_wait(config, options, components, store, &mut drain).await;
+    signal.abort();
+    result
+}
+
+async fn start_and_wait(
+    config: &Config,
+    options: RunOptions,
+    components: Vec<(HandlerConfig, Handler)>,
+    store: Arc<Store>,
+    drain: &mut watch::Receiver<bool>,
+) -> Result<(), CommandError> {
+    let Some(mut connection) = migrated(&store, drain).await? else {
+        return Ok(());
+    };
+    for (handler, _) in &components {
+        migrate_handler(&mut connection, store.kind(), handler).await?;
+    }
+
+    let stop = if options.until_idle {
+        Stop::WhenIdle
+    } else {
+        Stop::WhenDrained
+    };
+    let mut contexts = Vec::new();
+    let mut pipelines = JoinSet::new();
+    let mut sources = Vec::new();
+    for (handler, component) in components {
+        let Some(source) = connect_source(config, &handler, &store, drain).await? else {
+            return Ok(());
+        };
+        let context = Arc::new(HandlerContext::new(handler, component, Arc::clone(&store)));
+        contexts.push(Arc::clone(&context));
+        sources.push((context, source));
+    }
+    for (context, source) in sources {
+        tracing::info!(
+            handler = context.name(),
+            consumer = context.consumer(),
+            "consuming"
+        );
+        pipelines.spawn(pipeline::run(context, source, stop, drain.clone()));
+    }
+    tracing::info!(store = %store.display(), handlers = contexts.len(), "ready");
+
+    let flusher = tokio::spawn(flush_counters(
+        contexts.clone(),
+        Arc::clone(&store),
+        connection,
+        drain.clone(),
+    ));
+    let ended = wait_for(&mut pipelines, drain, config.shutdown_grace).await;
+    flusher.abort();
+    let connection = match flusher.await {
+        Ok(connection) => connection,
+        // Aborted between two flushes, or a bug: a new connection serves.
+        Err(_) => None,
+    };
+    final_flush(&contexts, &store, connection).await;
+    if !ended {
+        return Err(CommandError::new(
+            Exit::Failed,
+            format!(
+                "messages were still running after `shutdown_grace` ({:?})",
+                config.shutdown_grace
+            ),
+            Some(
+                "nothing is lost: they are delivered again; raise `shutdown_grace` or lower `limits.time`",
+            ),
+        ));
+    }
+    tracing::info!("drained");
+    Ok(())
+}
+
+/// Waits for all pipelines; after the drain began, at most `grace`. False if the grace was not enough.
+async fn wait_for(
+    pipelines: &mut JoinSet<()>,
+    drain: &mut watch::Receiver<bool>,
+    grace: Duration,
+) -> bool {
+    let all = async {
+        while let Some(ended) = pipelines.join_next().await {
+            if let Err(error) = ended {
+                tracing::error!(%error, "a pipeline died");
+            }
+        }
+    };
+    let too_late = async {
+        let _ = drain.wait_for(|draining| *draining).await;
+        tokio::time::sleep(grace).await;
+    };
+    tokio::select! {
+        // Dropping the wait leaves the pipelines to the end of the process: their connections close, and the
+        // database rolls back.
+        () = all => true,
+        () = too_late => false,
+    }
+}
+
+/// Loads every handler's component, and reports every one that is refused.
+async fn load_components(config: &Config) -> Result<Vec<(HandlerConfig, Handler)>, CommandError> {
+    let runtime = runtime(config)?;
+    let mut loaded = Vec::new();
+    let mut refused = Vec::new();
+    for handler in config.handlers.values() {
+        match super::check::load(&runtime, handler).await {
+            Ok(component) => loaded.push((handler.clone(), component)),
+            Err(error) => refused.push(error),
+        }
+    }
+    match CommandError::all(refused) {
+        Some(error) => Err(error),
+        None => Ok(loaded),
+    }
+}
+
+/// Makes the Wasm runtime, sized for every lane of every handler.
+pub(super) fn runtime(config: &Config) -> Result<Runtime, CommandError> {
+    let options = RuntimeOptions {
+        calls_max: config
+            .handlers
+            .values()
+            .map(|handler| handler.lanes)
+            .sum::<usize>()
+            .max(1),
+        memory_max_bytes: config
+            .handlers
+            .values()
+            .map(|handler| handler.limits.memory_bytes)
+            .max()
+            .unwrap_or(1 << 20),
+    };
+    Runtime::new(&options).map_err(|error| {
+        CommandError::new(
+            Exit::Failed,
+            error,
+            Some("run it on a machine with 64 bits and enough address space (`ulimit -v`)"),
+        )
+    })
+}
+
+/// Waits for the database and brings hapax's own tables up to date. `None` when the drain came first.
+async fn migrated(
+    store: &Store,
+    drain: &mut watch::Receiver<bool>,
+) -> Result<Option<Connection>, CommandError> {
+    loop {
+        match connect_and_migrate(store, "host").await {
+            Ok(connection) => return Ok(Some(connection)),
+            Err(error @ (StoreError::Unavailable(_) | StoreError::Busy(_))) => {
+                tracing::warn!(store = %store.display(), why = %one_line(&error.to_string()), "waiting for the database");
+            }
+            Err(error) => return Err(CommandError::store("cannot prepare the store", &error)),
+        }
+        if pause_or_drain(drain).await {
+            return Ok(None);
+        }
+    }
+}
+
+/// Pauses between two tries. True if the drain began.
+async fn pause_or_drain(drain: &mut watch::Receiver<bool>) -> bool {
+    tokio::select! {
+        // Neither loses anything when dropped.
+        _ = drain.wait_for(|draining| *draining) => true,
+        () = tokio::time::sleep(START_PAUSE) => false,
+    }
+}
+
+async fn migrate_handler(
+    connection: &mut Connection,
+    kind: crate::store::StoreKind,
+    handler: &HandlerConfig,
+) -> Result<(), CommandError> {
+    let Some(folder) = &handler.migrations else {
+        return Ok(());
+    };
+    let migrations = handler_migrations::read(folder, kind).map_err(|(problem, hint)| {
+        CommandError::new(
+            Exit::Configuration,
+            format!("handler `{}`: {problem}", handler.name),
+            Some(&hint),
+        )
+    })?;
+    match connection
+        .apply_handler_migrations(&handler.name, &migrations)
+        .await
+    {
+        Ok(0) => Ok(()),
+        Ok(applied) => {
+            tracing::info!(handler = %handler.name, applied, "migrated");
+            Ok(())
+        }
+        Err(error) => Err(CommandError::store(
+            &format!("handler `{}`: migrations", handler.name),
+            &error,
+        )),
+    }
+}
+
+async fn connect_source(
+    config: &Config,
+    handler: &HandlerConfig,
+    store: &Arc<Store>,
+    drain: &mut watch::Receiver<bool>,
+) -> Result<Option<Box<dyn Source>>, CommandError> {
+    let Some(source) = config.sources.get(&handler.source) else {
+        return Err(CommandError::new(
+            Exit::Bug,
+            format!(
+                "handler `{}`: its source vanished after the check",
+                handler.name
+            ),
+            None,
+        ));
+    };
+    loop {
+        let connected: Result<Box<dyn Source>, SourceError> = match &source.kind {
+            SourceKind::Queue => Ok(Box::new(Queue::new(Arc::clone(store), &source.name))),
+            SourceKind::JetStream(stream) => {
+                JetStream::connect(&jetstream_options(stream, handler))
+                    .await
+                    .map(|source| Box::new(source) as Box<dyn Source>)
+            }
+        };
+        match connected {
+            Ok(source) => return Ok(Some(source)),
+            Err(SourceError::Unavailable(why)) => {
+                tracing::warn!(source = %source.name, why = %one_line(&why), "waiting for the source");
+            }
+            Err(error) => return Err(CommandError::source(&source.name, &error)),
+        }
+        if pause_or_drain(drain).await {
+            return Ok(None);
+        }
+    }
+}
+
+/// Writes the counters of every handler once a second, until the drain begins. Returns its connection.
+async fn flush_counters(
+    handlers: Vec<Arc<HandlerContext>>,
+    store: Arc<Store>,
+    connection: Connection,
+    mut drain: watch::Receiver<bool>,
+) -> Option<Connection> {
+    let mut connection = Some(connection);
+    loop {
+        tokio::select! {
+            _ = drain.wait_for(|draining| *draining) => return connection,
+            () = tokio::time::sleep(COUNTERS_INTERVAL) => {}
+        }
+        connection = flush_once(&handlers, &store, connection).await;
+    }
+}
+
+async fn final_flush(
+    handlers: &[Arc<HandlerContext>],
+    store: &Store,
+    connection: Option<Connection>,
+) {
+    if flush_once(handlers, store, connection).await.is_none() {
+        tracing::warn!("the counters of the last second are lost");
+    }
+}
+
+async fn flush_once(
+    handlers: &[Arc<HandlerContext>],
+    store: &Store,
+    connection: Option<Connection>,
+) -> Option<Connection> {
+    let mut connection = match connection {
+        Some(connection) => connection,
+        None => store.connect(&own_session("counters")).await.ok()?,
+    };
+    for handler in handlers {
+        let counters = handler.counters().take();
+        if counters == Default::default() {
+            continue;
+        }
+        if connection
+            .add_counters(handler.consumer(), host_name(), &counters)
+            .await
+            .is_err()
+        {
+            handler.counters().put_back(&counters);
+            return None;
+        }
+    }
+    Some(connection)
+}
+
+/// Returns a name for this process in the counters table.
+fn host_name() -> &'static str {
+    static NAME: std::sync::OnceLock<String> = std::sync::OnceLock::new();
+    NAME.get_or_init(|| {
+        rustix::system::uname()
+            .nodename()
+            .to_string_lossy()
+            .into_owned()
+    })
+}

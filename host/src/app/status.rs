@@ -1,0 +1,84 @@
+//! `hapax status`: what each handler has done, and what waits.
+
+use serde::Serialize;
+
+use super::{connect_and_migrate, jetstream_options, open_store};
+use crate::config::{Config, SourceKind};
+use crate::exit::CommandError;
+use crate::source::jetstream;
+
+/// One handler's figures.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct HandlerStatus {
+    /// Its name.
+    pub name: String,
+    /// The claims' key.
+    pub consumer: String,
+    /// Messages that took effect.
+    pub claimed: u64,
+    /// Deliveries acknowledged without running the handler.
+    pub duplicates: u64,
+    /// Failed runs that were or will be run again.
+    pub retried: u64,
+    /// Messages in the dead letters.
+    pub dead: u64,
+    /// Messages that wait in the source; absent if the source cannot be reached.
+    pub backlog: Option<u64>,
+    /// Why the backlog is absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backlog_error: Option<String>,
+}
+
+/// Returns the figures of every handler.
+///
+/// # Errors
+/// If the store cannot be reached.
+pub async fn status(config: &Config) -> Result<Vec<HandlerStatus>, CommandError> {
+    let store = open_store(config)?;
+    let failed = |error| CommandError::store("cannot read the store", &error);
+    let mut connection = connect_and_migrate(&store, "status")
+        .await
+        .map_err(failed)?;
+    let mut statuses = Vec::new();
+    for handler in config.handlers.values() {
+        let counters = connection
+            .counters(&handler.consumer)
+            .await
+            .map_err(failed)?;
+        let dead = connection
+            .dead_letter_count(&handler.consumer)
+            .await
+            .map_err(failed)?;
+        let backlog = match config
+            .sources
+            .get(&handler.source)
+            .map(|source| &source.kind)
+        {
+            Some(SourceKind::Queue) => Ok(connection
+                .queue_backlog(&handler.source)
+                .await
+                .map_err(failed)?),
+            Some(SourceKind::JetStream(stream)) => {
+                jetstream::backlog(&jetstream_options(stream, handler))
+                    .await
+                    .map_err(|error| error.to_string())
+            }
+            None => Err("its source is not configured".to_owned()),
+        };
+        let (backlog, backlog_error) = match backlog {
+            Ok(backlog) => (Some(backlog), None),
+            Err(error) => (None, Some(error)),
+        };
+        statuses.push(HandlerStatus {
+            name: handler.name.clone(),
+            consumer: handler.consumer.clone(),
+            claimed: counters.claimed,
+            duplicates: counters.duplicates,
+            retried: counters.retried,
+            dead,
+            backlog,
+            backlog_error,
+        });
+    }
+    Ok(statuses)
+}

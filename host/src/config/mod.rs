@@ -1,0 +1,15 @@
+//! The configuration: the file as written, made into typed values of which every one is valid.
+//!
+//! **Invariant**: nothing outside this room knows TOML, and nothing inside does I/O but reading the file itself.
+//! **Invariant**: one reading reports every problem, each with the file and the key.
+
+mod checked;
+mod problem;
+mod section;
+mod units;
+
+pub use checked::{
+    Config, ConflictPolicy, HandlerConfig, JetStreamConfig, Retry, SourceConfig, SourceKind,
+    StoreConfig,
+};
+pub use problem::{ConfigError, Problem};

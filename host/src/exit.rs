@@ -1,0 +1,127 @@
+//! How a command ends: exit codes, and errors with their remedy.
+
+use std::fmt;
+
+use crate::config::ConfigError;
+use crate::handler::LoadError;
+use crate::source::SourceError;
+use crate::store::StoreError;
+
+/// The exit codes of every command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// Done.
+    Done = 0,
+    /// Failed while running.
+    Failed = 1,
+    /// The command line is wrong.
+    CommandLine = 2,
+    /// The configuration, or a component that it names, is wrong.
+    Configuration = 3,
+    /// The schema of the store is newer than this binary.
+    SchemaNewer = 4,
+    /// A bug in hapax.
+    Bug = 70,
+}
+
+impl From<Exit> for std::process::ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}
+
+/// Why a command did not do what it was asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CommandError {
+    /// With which code the process ends.
+    pub exit: Exit,
+    /// One or more `error:` lines, each with its `hint:` line.
+    text: String,
+}
+
+impl CommandError {
+    /// Makes an error of one sentence and its remedy.
+    pub fn new(exit: Exit, problem: impl fmt::Display, hint: Option<&str>) -> Self {
+        let mut text = format!("error: {problem}");
+        if let Some(hint) = hint {
+            text.push_str("\nhint: ");
+            text.push_str(hint);
+        }
+        Self { exit, text }
+    }
+
+    /// Puts several errors together; the first one's code counts. `None` if there are none.
+    pub fn all(errors: Vec<Self>) -> Option<Self> {
+        let exit = errors.first()?.exit;
+        let texts: Vec<String> = errors.into_iter().map(|error| error.text).collect();
+        Some(Self {
+            exit,
+            text: texts.join("\n"),
+        })
+    }
+
+    /// Adds what had happened before the error.
+    #[must_use]
+    pub fn after(mut self, happened: &str) -> Self {
+        self.text.push_str("\nnote: ");
+        self.text.push_str(happened);
+        self
+    }
+
+    /// The store failed at `doing`.
+    pub fn store(doing: &str, error: &StoreError) -> Self {
+        let (exit, hint) = match error {
+            StoreError::SchemaNewer { .. } => (
+                Exit::SchemaNewer,
+                Some("run the version of hapax that made it, or a newer one"),
+            ),
+            StoreError::Unusable(_) => (Exit::Configuration, None),
+            StoreError::Unavailable(_) => (
+                Exit::Failed,
+                Some("check `store.url` in the configuration, and that the database runs"),
+            ),
+            StoreError::Busy(_) | StoreError::Refused(_) => (Exit::Failed, None),
+        };
+        Self::new(exit, format!("{doing}: {error}"), hint)
+    }
+
+    /// A source failed.
+    pub fn source(name: &str, error: &SourceError) -> Self {
+        match error {
+            SourceError::Unavailable(why) => Self::new(
+                Exit::Failed,
+                format!("source `{name}` cannot be reached: {why}"),
+                Some("check the source's `url` in the configuration, and that the server runs"),
+            ),
+            SourceError::Unusable(why) => {
+                Self::new(Exit::Configuration, format!("source `{name}`: {why}"), None)
+            }
+        }
+    }
+
+    /// A component cannot serve as a handler.
+    pub fn component(handler: &str, error: &LoadError) -> Self {
+        Self::new(
+            Exit::Configuration,
+            format!("handler `{handler}`: {}", error.problem),
+            Some(&error.hint),
+        )
+    }
+}
+
+impl From<ConfigError> for CommandError {
+    fn from(error: ConfigError) -> Self {
+        Self {
+            exit: Exit::Configuration,
+            text: error.to_string(),
+        }
+    }
+}
+
+impl fmt::Display for CommandError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl std::error::Error for CommandError {}

@@ -1,0 +1,345 @@
+//! One call of a handler: a fresh instance, its limits, and what became of it.
+//!
+//! **Invariant**: the call's `Tx` is in the wasm store during the call, comes back from it in whatever way the call ends, and is
+//! closed if it can be in the middle of a statement.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use wasmtime::{PoolConcurrencyLimitError, Trap, UpdateDeadline, WasmBacktrace};
+
+use super::bindings::hapax::handler::types;
+use super::bindings::{Failure, HandlerPre};
+use super::engine::causes;
+use super::load::{Component, ComponentInfo};
+use super::log::LogLines;
+use super::outbox::Outbox;
+use super::state::{Limiter, Meter, Refused, State, TABLE_ELEMENTS_MAX};
+use super::{Called, HandlerOptions, LoadError, Verdict, text};
+use crate::message::{ComponentDigest, Message};
+use crate::store::Tx;
+
+/// The most bytes that a guest can hand to the host in one call of a host function.
+pub const HOST_CALL_BYTES_MAX: usize = 16 << 20;
+/// The most resource handles that a guest can hold.
+pub const HANDLES_MAX: usize = 1_000;
+/// The longest wait that a handler can ask for.
+pub const RETRY_DELAY_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+
+const REASON_BYTES_MAX: usize = 16 << 10;
+const FRAMES_MAX: usize = 20;
+const FRAME_BYTES_MAX: usize = 300;
+
+/// A configured handler: a component, its limits and its configuration. Cheap to clone.
+#[derive(Clone)]
+pub struct Handler {
+    component: Component,
+    options: Arc<HandlerOptions>,
+}
+
+impl Handler {
+    /// Puts a handler together.
+    ///
+    /// # Errors
+    /// The component's memory is larger than the limit from the start.
+    pub fn new(component: Component, options: HandlerOptions) -> Result<Self, LoadError> {
+        let starts_with = component.info().memory_bytes;
+        let limit = options.limits.memory_bytes;
+        if starts_with > limit as u64 {
+            return Err(LoadError {
+                problem: format!(
+                    "cannot run `{}`: its memory starts with {starts_with} bytes; `limits.memory` is {}",
+                    component.name(),
+                    text::bytes(limit)
+                ),
+                hint: "raise `limits.memory` of the handler".into(),
+            });
+        }
+        Ok(Self {
+            component,
+            options: Arc::new(options),
+        })
+    }
+
+    /// Returns the handler's name, consumer, limits and configuration.
+    pub fn options(&self) -> &HandlerOptions {
+        &self.options
+    }
+
+    /// Returns what its component is.
+    pub fn info(&self) -> &ComponentInfo {
+        self.component.info()
+    }
+
+    /// Returns which code runs.
+    pub fn digest(&self) -> ComponentDigest {
+        self.component.digest()
+    }
+
+    /// Calls the handler with one message, in a fresh instance, inside `tx`.
+    ///
+    /// Waits for a free instance first; no limit's time runs then. `key` is `order_by`'s value; `attempt` is the number of
+    /// failures charged so far, plus 1. Nothing is committed or rolled back here.
+    ///
+    /// *Cancellation*: dropped before it has ended, the transaction's connection is closed.
+    pub async fn call(&self, tx: Tx, message: &Message, key: Option<&str>, attempt: u32) -> Called {
+        // Declared first, so that it is given back last: an instance's slot is free only when its wasm store is gone.
+        let _permit = self.component.runtime().permit().await;
+        Box::pin(self.call_permitted(tx, message, key, attempt)).await
+    }
+
+    async fn call_permitted(
+        &self,
+        tx: Tx,
+        message: &Message,
+        key: Option<&str>,
+        attempt: u32,
+    ) -> Called {
+        let limits = &self.options.limits;
+        let lowered = lower_message(message, key, attempt);
+        let state = State {
+            tx,
+            options: Arc::clone(&self.options),
+            message_id: message.id.clone(),
+            limiter: Limiter::new(limits.memory_bytes),
+            outbox: Outbox::default(),
+            log: LogLines::new(&self.options.name, message.id.as_str(), attempt),
+            sql_called: false,
+        };
+        let mut wasm_store = wasmtime::Store::new(&self.component.runtime().engine, state);
+        wasm_store.limiter(|state| &mut state.limiter);
+        wasm_store.set_hostcall_fuel(HOST_CALL_BYTES_MAX);
+        wasm_store.set_max_component_handles(HANDLES_MAX);
+
+        // Armed before the instance is made: a component's start functions are the guest's code too.
+        let meter = Arc::new(Meter::default());
+        let (metered, cpu_limit) = (Arc::clone(&meter), limits.cpu);
+        wasm_store.epoch_deadline_callback(move |_| {
+            Ok(if metered.spent_in_poll() >= cpu_limit {
+                UpdateDeadline::Interrupt
+            } else {
+                UpdateDeadline::YieldCustom(1, Box::pin(tokio::task::yield_now()))
+            })
+        });
+        wasm_store.set_epoch_deadline(1);
+
+        // The deadline may cut the call off in the middle of a host call, which epochs do not interrupt. What is dropped then is
+        // the guest's stack and the wait for the statement; the connection is closed below.
+        let run = Metered {
+            future: Box::pin(run(self.component.pre(), &mut wasm_store, &lowered)),
+            meter: &meter,
+        };
+        let ended = tokio::time::timeout(limits.time, run).await;
+
+        let state = wasm_store.into_data();
+        let (tx, verdict) = match ended {
+            Err(_) => {
+                drop(state.tx);
+                let verdict = Verdict::Limit {
+                    limit: "time",
+                    text: format!(
+                        "the call took longer than {:?} (`limits.time`)",
+                        limits.time
+                    ),
+                };
+                (None, verdict)
+            }
+            Ok(Ok(Ok(()))) => (Some(state.tx), Verdict::Ok),
+            Ok(Ok(Err(failure))) => (Some(state.tx), lift_failure(failure)),
+            Ok(Err(stopped)) => {
+                let verdict = self.classify(&stopped, &state.limiter, state.log.last_words());
+                (Some(state.tx), verdict)
+            }
+        };
+        // What was published by a call that did not succeed does not exist.
+        let published = match verdict {
+            Verdict::Ok => state.outbox.into_published(),
+            _ => Vec::new(),
+        };
+        Called {
+            tx,
+            verdict,
+            published,
+            log: state.log,
+            cpu: meter.spent(),
+        }
+    }
+
+    /// Tells apart what the guest did, which of its limits it met, and what went wrong on our side.
+    fn classify(&self, stopped: &Stopped, limiter: &Limiter, last_words: Option<&str>) -> Verdict {
+        let limits = &self.options.limits;
+        let error = &stopped.error;
+        let trap = error.downcast_ref::<Trap>();
+        // Only the epoch callback interrupts.
+        if trap == Some(&Trap::Interrupt) {
+            return Verdict::Limit {
+                limit: "cpu",
+                text: with_backtrace(
+                    format!(
+                        "the handler's code ran longer than {:?} (`limits.cpu`)",
+                        limits.cpu
+                    ),
+                    error,
+                ),
+            };
+        }
+        if error.is::<PoolConcurrencyLimitError>() {
+            return Verdict::Host {
+                text: causes(error),
+            };
+        }
+        if let Some(refused) = limiter.refused() {
+            let refused = match refused {
+                Refused::Memory(bytes) => format!(
+                    "the memory would have grown to {}, beyond {} (`limits.memory`)",
+                    text::bytes(bytes),
+                    text::bytes(limits.memory_bytes)
+                ),
+                Refused::Table(elements) => format!(
+                    "a table would have grown to {elements} elements, beyond {TABLE_ELEMENTS_MAX}"
+                ),
+            };
+            return Verdict::Limit {
+                limit: "memory",
+                text: trap_text(
+                    format!("{refused}; then: {}", causes(error)),
+                    error,
+                    last_words,
+                ),
+            };
+        }
+        // An instance that could not be made, for another reason than what it is, is the host's failure: no memory, say.
+        let causes = causes(error);
+        if stopped.instantiating && trap.is_none() && !causes.contains("resource limit exceeded") {
+            return Verdict::Host { text: causes };
+        }
+        Verdict::Trap {
+            text: trap_text(causes, error, last_words),
+        }
+    }
+}
+
+impl fmt::Debug for Handler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handler")
+            .field("component", &self.component)
+            .field("name", &self.options.name)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A call that ended without the handler's answer.
+struct Stopped {
+    error: wasmtime::Error,
+    instantiating: bool,
+}
+
+/// Makes an instance and calls it.
+async fn run(
+    pre: &HandlerPre<State>,
+    wasm_store: &mut wasmtime::Store<State>,
+    message: &types::Message,
+) -> Result<Result<(), Failure>, Stopped> {
+    let instance = pre
+        .instantiate_async(&mut *wasm_store)
+        .await
+        .map_err(|error| Stopped {
+            error,
+            instantiating: true,
+        })?;
+    instance
+        .call_handle(wasm_store, message)
+        .await
+        .map_err(|error| Stopped {
+            error,
+            instantiating: false,
+        })
+}
+
+/// A future whose polls are measured.
+struct Metered<'a, F> {
+    future: Pin<Box<F>>,
+    meter: &'a Meter,
+}
+
+impl<F: Future> Future for Metered<'_, F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        self.meter.poll_begins();
+        let poll = self.future.as_mut().poll(context);
+        self.meter.poll_ends();
+        poll
+    }
+}
+
+fn lower_message(message: &Message, key: Option<&str>, attempt: u32) -> types::Message {
+    let incoming = &message.incoming;
+    types::Message {
+        id: message.id.as_str().to_owned(),
+        source: message.source.clone(),
+        subject: incoming.subject.clone(),
+        key: key.map(str::to_owned),
+        headers: incoming
+            .headers
+            .iter()
+            .map(|header| types::Header {
+                name: header.name.clone(),
+                value: header.value.to_vec(),
+            })
+            .collect(),
+        content_type: incoming.content_type.clone(),
+        payload: incoming.payload.to_vec(),
+        attempt,
+        published_at: incoming.published_at.map(|moment| types::Instant {
+            seconds: moment.seconds,
+            nanoseconds: moment.nanoseconds,
+        }),
+    }
+}
+
+fn lift_failure(failure: Failure) -> Verdict {
+    match failure {
+        Failure::Retry(retry) => Verdict::Retry {
+            reason: text::bounded(&retry.reason, REASON_BYTES_MAX),
+            delay: retry
+                .delay_milliseconds
+                .map(|milliseconds| Duration::from_millis(milliseconds).min(RETRY_DELAY_MAX)),
+        },
+        Failure::Reject(reason) => Verdict::Reject {
+            reason: text::bounded(&reason, REASON_BYTES_MAX),
+        },
+    }
+}
+
+/// Puts together what is known of a trap: what stopped it, the guest's own last words, and where it was.
+fn trap_text(what: String, error: &wasmtime::Error, last_words: Option<&str>) -> String {
+    let text = match last_words {
+        None => what,
+        Some(words) => format!("{words}\n{what}"),
+    };
+    with_backtrace(text, error)
+}
+
+fn with_backtrace(mut text: String, error: &wasmtime::Error) -> String {
+    let Some(backtrace) = error.downcast_ref::<WasmBacktrace>() else {
+        return text;
+    };
+    let frames = backtrace.frames();
+    for frame in frames.iter().take(FRAMES_MAX) {
+        let function = match frame.func_name() {
+            Some(name) => text::one_line(name, FRAME_BYTES_MAX),
+            None => format!("function {}", frame.func_index()),
+        };
+        text.push_str("\n  at ");
+        text.push_str(&function);
+    }
+    if frames.len() > FRAMES_MAX {
+        text.push_str(&format!("\n  and {} more", frames.len() - FRAMES_MAX));
+    }
+    text
+}

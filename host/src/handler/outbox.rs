@@ -1,0 +1,244 @@
+//! `hapax:handler/outbox`: messages to publish, held until the commit.
+//!
+//! **Invariant**: an id depends on consumer, message id and ordinal only, so that every run of a message gives the same.
+
+use bytes::Bytes;
+
+use super::bindings::hapax::handler::{outbox, types};
+use super::sql::lower_error;
+use super::state::State;
+use super::{Outgoing, text};
+use crate::message::{Header, Instant, MessageId, ShortHash};
+use crate::store::SqlError;
+
+/// The most messages that one call may publish.
+pub const OUTBOX_MESSAGES_MAX: usize = 1_000;
+/// The most bytes that one call may publish, in all of its messages together.
+pub const OUTBOX_BYTES_MAX: usize = 16 << 20;
+/// The longest subject, key, target, header name or content type, in bytes.
+pub const OUTBOX_TEXT_BYTES_MAX: usize = 1_024;
+/// The most headers of one message.
+pub const OUTBOX_HEADERS_MAX: usize = 100;
+
+/// 0001-01-01 to 9999-12-31: what both databases can hold.
+const SECONDS_MIN: i64 = -62_135_596_800;
+const SECONDS_MAX: i64 = 253_402_300_799;
+
+/// What one call has published so far.
+#[derive(Debug, Default)]
+pub(super) struct Outbox {
+    published: Vec<Outgoing>,
+    bytes: usize,
+}
+
+impl Outbox {
+    /// Returns the messages, in order.
+    pub(super) fn into_published(self) -> Vec<Outgoing> {
+        self.published
+    }
+
+    fn publish(
+        &mut self,
+        consumer: &str,
+        message_id: &MessageId,
+        message: types::Outgoing,
+    ) -> Result<String, SqlError> {
+        if self.published.len() >= OUTBOX_MESSAGES_MAX {
+            return Err(SqlError::new(
+                "limit.outbox",
+                format!("a call may publish at most {OUTBOX_MESSAGES_MAX} messages"),
+            ));
+        }
+        if message.subject.is_empty() {
+            return Err(SqlError::new("invalid.subject", "the subject is empty"));
+        }
+        check_text("subject", &message.subject)?;
+        if let Some(target) = &message.target {
+            check_text("target", target)?;
+        }
+        if let Some(key) = &message.key {
+            check_text("key", key)?;
+        }
+        if let Some(content_type) = &message.content_type {
+            check_text("content-type", content_type)?;
+        }
+        if message.headers.len() > OUTBOX_HEADERS_MAX {
+            return Err(SqlError::new(
+                "invalid.headers",
+                format!("a message may have at most {OUTBOX_HEADERS_MAX} headers"),
+            ));
+        }
+        for header in &message.headers {
+            if header.name.is_empty() {
+                return Err(SqlError::new("invalid.headers", "a header's name is empty"));
+            }
+            check_text("headers", &header.name)?;
+        }
+        if let Some(moment) = &message.not_before
+            && (moment.nanoseconds > 999_999_999
+                || !(SECONDS_MIN..=SECONDS_MAX).contains(&moment.seconds))
+        {
+            return Err(SqlError::new(
+                "invalid.not-before",
+                "`not-before` is not a moment in the years 1 to 9999",
+            ));
+        }
+        let bytes = message.payload.len()
+            + message.subject.len()
+            + message
+                .headers
+                .iter()
+                .map(|header| header.name.len() + header.value.len())
+                .sum::<usize>();
+        if self.bytes + bytes > OUTBOX_BYTES_MAX {
+            return Err(SqlError::new(
+                "limit.outbox",
+                format!(
+                    "a call may publish at most {}",
+                    text::bytes(OUTBOX_BYTES_MAX)
+                ),
+            ));
+        }
+        self.bytes += bytes;
+        // The cap on the count keeps this far below u32::MAX.
+        let ordinal = self.published.len() as u32;
+        let id = outgoing_id(consumer, message_id, ordinal);
+        self.published.push(Outgoing {
+            id: id.clone(),
+            ordinal,
+            target: message.target,
+            subject: message.subject,
+            key: message.key,
+            headers: message
+                .headers
+                .into_iter()
+                .map(|header| Header {
+                    name: header.name,
+                    value: Bytes::from(header.value),
+                })
+                .collect(),
+            content_type: message.content_type,
+            payload: Bytes::from(message.payload),
+            not_before: message.not_before.map(|moment| Instant {
+                seconds: moment.seconds,
+                nanoseconds: moment.nanoseconds,
+            }),
+        });
+        Ok(id)
+    }
+}
+
+/// Derives the id of a published message: 32 hexadecimal digits.
+///
+/// *Encoding*: `ShortHash` over `outbox`, the consumer, the message id, and the ordinal as 4 bytes, big-endian. It must never change.
+fn outgoing_id(consumer: &str, message_id: &MessageId, ordinal: u32) -> String {
+    ShortHash::of(&[
+        b"outbox",
+        consumer.as_bytes(),
+        message_id.as_str().as_bytes(),
+        &ordinal.to_be_bytes(),
+    ])
+    .to_hex()
+}
+
+/// Refuses what no broker or database could carry as a name.
+fn check_text(field: &str, text: &str) -> Result<(), SqlError> {
+    if text.len() > OUTBOX_TEXT_BYTES_MAX {
+        return Err(SqlError::new(
+            format!("invalid.{field}"),
+            format!(
+                "`{field}` has {} bytes; at most {OUTBOX_TEXT_BYTES_MAX} are possible",
+                text.len()
+            ),
+        ));
+    }
+    if text.chars().any(char::is_control) {
+        return Err(SqlError::new(
+            format!("invalid.{field}"),
+            format!("`{field}` holds a control character"),
+        ));
+    }
+    Ok(())
+}
+
+impl outbox::Host for State {
+    async fn publish(
+        &mut self,
+        message: types::Outgoing,
+    ) -> wasmtime::Result<Result<String, types::Error>> {
+        Ok(self
+            .outbox
+            .publish(&self.options.consumer, &self.message_id, message)
+            .map_err(lower_error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outgoing(subject: &str, payload: usize) -> types::Outgoing {
+        types::Outgoing {
+            target: None,
+            subject: subject.into(),
+            key: None,
+            headers: Vec::new(),
+            content_type: None,
+            payload: vec![0; payload],
+            not_before: None,
+        }
+    }
+
+    fn id(text: &str) -> MessageId {
+        MessageId::new(text).unwrap()
+    }
+
+    #[test]
+    fn ids_are_derived_and_never_change() {
+        assert_eq!(
+            outgoing_id("credit", &id("m-1"), 0),
+            ShortHash::of(&[b"outbox", b"credit", b"m-1", &[0, 0, 0, 0]]).to_hex()
+        );
+        let mut outbox = Outbox::default();
+        let first = outbox.publish("c", &id("m"), outgoing("a", 0)).unwrap();
+        let second = outbox.publish("c", &id("m"), outgoing("a", 0)).unwrap();
+        assert_ne!(first, second);
+        assert_eq!(outbox.published[1].ordinal, 1);
+    }
+
+    #[test]
+    fn what_cannot_be_published_is_refused_by_name() {
+        let mut outbox = Outbox::default();
+        let mut refused = |message| outbox.publish("c", &id("m"), message).unwrap_err().code;
+        assert_eq!(refused(outgoing("", 0)), "invalid.subject");
+        assert_eq!(refused(outgoing("a\0b", 0)), "invalid.subject");
+        assert_eq!(refused(outgoing(&"a".repeat(2000), 0)), "invalid.subject");
+        let mut message = outgoing("a", 0);
+        message.not_before = Some(types::Instant {
+            seconds: i64::MAX,
+            nanoseconds: 0,
+        });
+        assert_eq!(refused(message), "invalid.not-before");
+        let mut message = outgoing("a", 0);
+        message.headers = vec![
+            types::Header {
+                name: "h".into(),
+                value: Vec::new()
+            };
+            OUTBOX_HEADERS_MAX + 1
+        ];
+        assert_eq!(refused(message), "invalid.headers");
+        assert_eq!(refused(outgoing("a", OUTBOX_BYTES_MAX + 1)), "limit.outbox");
+        assert!(outbox.published.is_empty());
+    }
+
+    #[test]
+    fn count_and_bytes_are_bounded() {
+        let mut outbox = Outbox::default();
+        for _ in 0..OUTBOX_MESSAGES_MAX {
+            outbox.publish("c", &id("m"), outgoing("a", 1)).unwrap();
+        }
+        let error = outbox.publish("c", &id("m"), outgoing("a", 1)).unwrap_err();
+        assert_eq!(error.code, "limit.outbox");
+    }
+}

@@ -1,0 +1,201 @@
+//! What a call's wasm store owns, and what it may use.
+//!
+//! **Invariant**: lives for one call; the `Tx` leaves it only when the wasm store is gone.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use wasmtime::ResourceLimiter;
+
+use super::HandlerOptions;
+use super::log::LogLines;
+use super::outbox::Outbox;
+use crate::message::MessageId;
+use crate::store::Tx;
+
+/// The most core instances of one component: components of some languages are linked of dozens of modules.
+pub(super) const CORE_INSTANCES_MAX: u32 = 50;
+/// The most linear memories of one component.
+pub(super) const MEMORIES_MAX: u32 = 2;
+/// The most tables of one component.
+pub(super) const TABLES_MAX: u32 = 10;
+/// The most elements of one table.
+pub(super) const TABLE_ELEMENTS_MAX: usize = 100_000;
+
+/// The data of a call's wasm store.
+pub(super) struct State {
+    pub(super) tx: Tx,
+    pub(super) options: Arc<HandlerOptions>,
+    pub(super) message_id: MessageId,
+    pub(super) limiter: Limiter,
+    pub(super) outbox: Outbox,
+    pub(super) log: LogLines,
+    /// True once the call has run a statement.
+    pub(super) sql_called: bool,
+}
+
+/// Counts the linear memory of all modules of a call together.
+#[derive(Debug)]
+pub(super) struct Limiter {
+    memory_bytes_max: usize,
+    memory_bytes: usize,
+    last_growth_bytes: usize,
+    refused: Option<Refused>,
+}
+
+/// Growth that a limit has refused: what it would have grown to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refused {
+    /// All linear memories together, in bytes.
+    Memory(usize),
+    /// One table, in elements.
+    Table(usize),
+}
+
+impl Limiter {
+    pub(super) fn new(memory_bytes_max: usize) -> Self {
+        Self {
+            memory_bytes_max,
+            memory_bytes: 0,
+            last_growth_bytes: 0,
+            refused: None,
+        }
+    }
+
+    /// Returns what was refused last, if anything was.
+    pub(super) fn refused(&self) -> Option<Refused> {
+        self.refused
+    }
+}
+
+impl ResourceLimiter for Limiter {
+    fn memory_growing(
+        &mut self,
+        current: usize,
+        desired: usize,
+        _maximum: Option<usize>,
+    ) -> wasmtime::Result<bool> {
+        let growth = desired.saturating_sub(current);
+        let grown = self.memory_bytes.saturating_add(growth);
+        if grown > self.memory_bytes_max {
+            self.refused = Some(Refused::Memory(grown));
+            return Ok(false);
+        }
+        self.memory_bytes = grown;
+        self.last_growth_bytes = growth;
+        Ok(true)
+    }
+
+    fn memory_grow_failed(&mut self, _error: wasmtime::Error) -> wasmtime::Result<()> {
+        // It was counted when it was permitted.
+        self.memory_bytes -= std::mem::take(&mut self.last_growth_bytes);
+        Ok(())
+    }
+
+    fn table_growing(
+        &mut self,
+        _current: usize,
+        desired: usize,
+        _maximum: Option<usize>,
+    ) -> wasmtime::Result<bool> {
+        if desired > TABLE_ELEMENTS_MAX {
+            self.refused = Some(Refused::Table(desired));
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    fn instances(&self) -> usize {
+        CORE_INSTANCES_MAX as usize
+    }
+
+    fn tables(&self) -> usize {
+        TABLES_MAX as usize
+    }
+
+    fn memories(&self) -> usize {
+        MEMORIES_MAX as usize
+    }
+}
+
+/// Measures the processor time of one call: that of its polls, on whichever thread each of them ran.
+///
+/// The thread's own clock counts neither what the call waited for nor what the thread stood still for others.
+#[derive(Debug, Default)]
+pub(super) struct Meter {
+    spent_nanoseconds: AtomicU64,
+    poll_began_nanoseconds: AtomicU64,
+}
+
+impl Meter {
+    /// Returns the time spent so far. Call it within a poll.
+    pub(super) fn spent_in_poll(&self) -> Duration {
+        let in_poll = thread_cpu_nanoseconds()
+            .saturating_sub(self.poll_began_nanoseconds.load(Ordering::Relaxed));
+        self.spent() + Duration::from_nanos(in_poll)
+    }
+
+    /// Returns the time spent in the polls that have ended.
+    pub(super) fn spent(&self) -> Duration {
+        Duration::from_nanos(self.spent_nanoseconds.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn poll_begins(&self) {
+        self.poll_began_nanoseconds
+            .store(thread_cpu_nanoseconds(), Ordering::Relaxed);
+    }
+
+    pub(super) fn poll_ends(&self) {
+        let spent = self.spent_in_poll();
+        self.spent_nanoseconds.store(
+            u64::try_from(spent.as_nanos()).unwrap_or(u64::MAX),
+            Ordering::Relaxed,
+        );
+    }
+}
+
+fn thread_cpu_nanoseconds() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    (now.tv_sec as u64)
+        .saturating_mul(1_000_000_000)
+        .saturating_add(now.tv_nsec as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_counted_over_all_modules() {
+        let mut limiter = Limiter::new(100);
+        assert!(limiter.memory_growing(0, 60, None).unwrap());
+        assert!(!limiter.memory_growing(0, 50, None).unwrap());
+        assert_eq!(limiter.refused(), Some(Refused::Memory(110)));
+        assert!(limiter.memory_growing(60, 100, None).unwrap());
+        assert!(!limiter.memory_growing(100, usize::MAX, None).unwrap());
+    }
+
+    #[test]
+    fn growth_that_failed_is_not_counted() {
+        let mut limiter = Limiter::new(100);
+        assert!(limiter.memory_growing(0, 100, None).unwrap());
+        limiter
+            .memory_grow_failed(wasmtime::Error::msg("no memory"))
+            .unwrap();
+        assert!(limiter.memory_growing(0, 100, None).unwrap());
+    }
+
+    #[test]
+    fn waiting_costs_nothing_and_work_does() {
+        let meter = Meter::default();
+        meter.poll_begins();
+        std::thread::sleep(Duration::from_millis(50));
+        meter.poll_ends();
+        assert!(meter.spent() < Duration::from_millis(25), "{meter:?}");
+        meter.poll_begins();
+        while meter.spent_in_poll() < Duration::from_millis(30) {}
+        meter.poll_ends();
+        assert!(meter.spent() >= Duration::from_millis(30), "{meter:?}");
+    }
+}

@@ -1,0 +1,184 @@
+//! Hands a handler's deliveries to its lanes, and holds those that wait for a retry.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+
+use super::HandlerContext;
+use super::lane::{Lane, Report};
+use crate::fault;
+use crate::source::{Delivery, Source, SourceError};
+use crate::text::one_line;
+
+/// Deliveries in hand for each lane: one runs, the rest stands ready.
+const IN_HAND_PER_LANE: usize = 4;
+/// Deliveries in hand at the least, so that some may wait for a retry while others run.
+const IN_HAND_MIN: usize = 64;
+/// The pause after the source could not be reached.
+const SOURCE_PAUSE: Duration = Duration::from_millis(500);
+/// How often an idle pipeline asks its source whether everything is done.
+const IDLE_CHECK: Duration = Duration::from_millis(100);
+
+/// When a pipeline ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// When it is drained.
+    WhenDrained,
+    /// Also when nothing waits in its source and nothing is in hand.
+    WhenIdle,
+}
+
+/// Tells pipelines to take no more and to finish what runs.
+#[derive(Clone, Debug)]
+pub(crate) struct Drain(watch::Receiver<bool>);
+
+impl Drain {
+    /// True once the host drains.
+    pub(crate) fn is_draining(&self) -> bool {
+        *self.0.borrow()
+    }
+
+    /// Waits until the host drains.
+    async fn wait(&mut self) {
+        // An error means that the sender is gone, and with it the host.
+        let _ = self.0.wait_for(|draining| *draining).await;
+    }
+}
+
+/// Returns how many deliveries of a handler are in hand at the most.
+pub fn in_hand_max(lanes: usize) -> usize {
+    (lanes * IN_HAND_PER_LANE).max(IN_HAND_MIN)
+}
+
+/// Runs a handler's pipeline until it is told to stop. Await it to the end.
+///
+/// Deliveries that were not run yet are dropped at the drain: their source delivers them again, uncharged.
+pub async fn run(
+    handler: Arc<HandlerContext>,
+    mut source: Box<dyn Source>,
+    stop: Stop,
+    drain: watch::Receiver<bool>,
+) {
+    let mut drain = Drain(drain);
+    let (report_sender, mut reports) = mpsc::unbounded_channel();
+    let lanes: Vec<_> = (0..handler.config.lanes)
+        .map(|number| {
+            let (work_sender, work) = mpsc::channel(1);
+            let lane = Lane::new(Arc::clone(&handler), drain.clone());
+            (
+                work_sender,
+                tokio::spawn(lane.run(number, work, report_sender.clone())),
+            )
+        })
+        .collect();
+    drop(report_sender);
+
+    let in_hand_max = in_hand_max(lanes.len());
+    let mut free: Vec<usize> = (0..lanes.len()).rev().collect();
+    let mut ready: VecDeque<Delivery> = VecDeque::new();
+    let mut waiting = Waiting::default();
+    let mut source_pause: Option<Instant> = None;
+    loop {
+        while let (Some(lane), true) = (free.last().copied(), !ready.is_empty()) {
+            let Some(delivery) = ready.pop_front() else {
+                break;
+            };
+            free.pop();
+            if lanes[lane].0.send(delivery).await.is_err() {
+                // The lane's task died, which is a bug; the message goes back with its delivery.
+                tracing::error!(handler = %handler.name, lane, "the lane is gone");
+            }
+        }
+        let running = lanes.len() - free.len();
+        let in_hand = running + ready.len() + waiting.len();
+        let room = in_hand_max.saturating_sub(in_hand);
+
+        tokio::select! {
+            biased;
+            () = drain.wait() => break,
+            // Never loses a report: the channel keeps it.
+            Some((lane, report)) = reports.recv() => {
+                free.push(lane);
+                if let Report::Retry { delivery, wait } = report {
+                    waiting.push(Instant::now() + wait, delivery);
+                }
+            }
+            // Dropped timers are made anew.
+            () = sleep_until(waiting.next_due()) => ready.extend(waiting.take_due(Instant::now())),
+            () = sleep_until(source_pause), if source_pause.is_some() => source_pause = None,
+            // `Source::next` says that dropping it loses nothing.
+            fetched = source.next(room), if room > 0 && source_pause.is_none() => match fetched {
+                Ok(deliveries) => {
+                    fault::point("after-fetch");
+                    ready.extend(deliveries);
+                }
+                Err(SourceError::Unavailable(why)) => {
+                    tracing::warn!(handler = %handler.name, why = %one_line(&why), "the source cannot be reached");
+                    source_pause = Some(Instant::now() + SOURCE_PAUSE);
+                }
+                Err(SourceError::Unusable(why)) => {
+                    tracing::error!(handler = %handler.name, why = %one_line(&why), "the source cannot be used");
+                    source_pause = Some(Instant::now() + SOURCE_PAUSE);
+                }
+            },
+            () = tokio::time::sleep(IDLE_CHECK), if stop == Stop::WhenIdle && in_hand == 0 => {
+                match source.backlog().await {
+                    Ok(0) => break,
+                    Ok(_) => {}
+                    Err(error) => tracing::warn!(handler = %handler.name, %error, "cannot ask for the backlog"),
+                }
+            }
+        }
+    }
+
+    // Drain: what did not start goes back, what runs is finished.
+    drop(ready);
+    drop(waiting);
+    for (work, task) in lanes {
+        drop(work);
+        if let Err(error) = task.await {
+            tracing::error!(handler = %handler.name, %error, "a lane died");
+        }
+    }
+    source.close().await;
+}
+
+/// Waits until `due`, or for ever.
+async fn sleep_until(due: Option<Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Deliveries that wait for a retry, by the time they are due.
+#[derive(Default)]
+struct Waiting {
+    by_due: BTreeMap<(Instant, u64), Delivery>,
+    pushed: u64,
+}
+
+impl Waiting {
+    fn len(&self) -> usize {
+        self.by_due.len()
+    }
+
+    fn push(&mut self, due: Instant, delivery: Delivery) {
+        self.by_due.insert((due, self.pushed), delivery);
+        self.pushed += 1;
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        self.by_due.first_key_value().map(|((due, _), _)| *due)
+    }
+
+    fn take_due(&mut self, now: Instant) -> Vec<Delivery> {
+        let later = self.by_due.split_off(&(now, u64::MAX));
+        std::mem::replace(&mut self.by_due, later)
+            .into_values()
+            .collect()
+    }
+}

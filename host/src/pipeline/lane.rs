@@ -1,0 +1,286 @@
+//! A lane: one bare connection and one batch at a time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+
+use super::HandlerContext;
+use super::dispatch::Drain;
+use super::park::{Doomed, Parking, park};
+use super::policy::Failure;
+use super::process::{Member, Processed, process};
+use crate::message::{FailureClass, Message, ShortHash};
+use crate::source::Delivery;
+use crate::store::{Connection, SessionOptions, StoreError};
+use crate::text::one_line;
+
+/// The longest wait for a lock: above it a claim counts as in flight elsewhere.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
+/// The first pause before something is run again that nobody is charged for.
+const PAUSE_MIN: Duration = Duration::from_millis(10);
+/// The longest such pause.
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// What a lane tells the dispatcher about the delivery it was given.
+#[derive(Debug)]
+pub(super) enum Report {
+    /// Answered, or dropped so that the source delivers it again.
+    Done,
+    /// To be run again after a wait. Held, and kept alive at the source, until then.
+    Retry {
+        /// The message.
+        delivery: Delivery,
+        /// How long.
+        wait: Duration,
+    },
+}
+
+/// One lane of a handler.
+pub(super) struct Lane {
+    handler: Arc<HandlerContext>,
+    drain: Drain,
+    connection: Option<Connection>,
+    outage: OutageLog,
+}
+
+impl Lane {
+    pub(super) fn new(handler: Arc<HandlerContext>, drain: Drain) -> Self {
+        Self {
+            handler,
+            drain,
+            connection: None,
+            outage: OutageLog::default(),
+        }
+    }
+
+    /// Takes deliveries until there are no more, and reports each.
+    pub(super) async fn run(
+        mut self,
+        number: usize,
+        mut work: mpsc::Receiver<Delivery>,
+        reports: mpsc::UnboundedSender<(usize, Report)>,
+    ) {
+        while let Some(delivery) = work.recv().await {
+            let report = self.take_through(delivery).await;
+            if reports.send((number, report)).is_err() {
+                // The dispatcher is gone: nothing waits for this lane any more.
+                break;
+            }
+        }
+    }
+
+    async fn take_through(&mut self, delivery: Delivery) -> Report {
+        let mut batch = match self.identify(delivery) {
+            Ok(member) => vec![member],
+            Err(doomed) => return self.give_up_on(doomed).await,
+        };
+        let mut pause = Pause::default();
+        loop {
+            let Some(connection) = self.connection().await else {
+                return Report::Done;
+            };
+            let (connection, processed) = process(&self.handler, connection, batch).await;
+            self.connection = connection;
+            match processed {
+                Processed::Settled => return Report::Done,
+                Processed::Again { batch: again, why } => {
+                    self.outage.note(&self.handler, &why);
+                    if self.drain.is_draining() {
+                        // Dropped unrun and uncharged: the source delivers it again.
+                        return Report::Done;
+                    }
+                    batch = again;
+                    pause.wait().await;
+                }
+                Processed::Failed {
+                    mut batch,
+                    index,
+                    failure,
+                } => return self.charge(batch.swap_remove(index), failure).await,
+            }
+        }
+    }
+
+    fn identify(&self, delivery: Delivery) -> Result<Member, Box<Doomed>> {
+        match self.handler.config.message_id.find(&delivery.incoming) {
+            Ok(id) => Ok(Member {
+                message: Message {
+                    id,
+                    source: self.handler.config.source.clone(),
+                    incoming: Arc::clone(&delivery.incoming),
+                },
+                payload_hash: ShortHash::of_payload(&delivery.incoming.payload),
+                delivery,
+            }),
+            Err(reason) => Err(Box::new(Doomed {
+                delivery,
+                identity: None,
+                failure: Failure::missing_id(reason),
+            })),
+        }
+    }
+
+    /// Charges a failure to its message: records the attempt, then holds the message for a retry or gives up on it.
+    async fn charge(&mut self, member: Member, failure: Failure) -> Report {
+        if failure.class == FailureClass::Conflict {
+            // Not a run: the attempts under this id are those of the other payload.
+            return self.give_up_on(doomed(member, failure)).await;
+        }
+        let mut pause = Pause::default();
+        let attempt = loop {
+            let Some(mut connection) = self.connection().await else {
+                return Report::Done;
+            };
+            let recorded = connection
+                .record_attempt(
+                    &self.handler.consumer,
+                    &member.message.id,
+                    failure.class,
+                    &failure.reason,
+                    Some(self.handler.component.digest()),
+                )
+                .await;
+            match recorded {
+                Ok(attempt) => {
+                    self.connection = Some(connection);
+                    break attempt;
+                }
+                Err(why) => {
+                    self.outage.note(&self.handler, &why);
+                    if self.drain.is_draining() {
+                        return Report::Done;
+                    }
+                    pause.wait().await;
+                }
+            }
+        };
+        let retry = &self.handler.config.retry;
+        if failure.is_final() || attempt >= retry.attempts {
+            return self.give_up_on(doomed(member, failure)).await;
+        }
+        let backoff = retry.backoff(attempt);
+        let wait = failure.delay.map_or(backoff, |delay| delay.max(backoff));
+        self.handler.counters.retried();
+        tracing::info!(
+            handler = %self.handler.name,
+            message_id = %member.message.id,
+            attempt,
+            attempts = retry.attempts,
+            class = %failure.class,
+            reason = %one_line(&failure.reason),
+            wait = ?wait,
+            "failed, will be retried"
+        );
+        Report::Retry {
+            delivery: member.delivery,
+            wait,
+        }
+    }
+
+    async fn give_up_on(&mut self, mut doomed: Box<Doomed>) -> Report {
+        let mut pause = Pause::default();
+        loop {
+            let Some(connection) = self.connection().await else {
+                return Report::Done;
+            };
+            let (connection, parking) = park(&self.handler, connection, doomed).await;
+            self.connection = connection;
+            match parking {
+                Parking::Settled => return Report::Done,
+                Parking::Again(again, why) => {
+                    self.outage.note(&self.handler, &why);
+                    if self.drain.is_draining() {
+                        return Report::Done;
+                    }
+                    doomed = again;
+                    pause.wait().await;
+                }
+            }
+        }
+    }
+
+    /// Returns the lane's connection, made anew if it was lost. `None` when the host drains meanwhile.
+    async fn connection(&mut self) -> Option<Connection> {
+        if let Some(connection) = self.connection.take() {
+            return Some(connection);
+        }
+        let limits = &self.handler.config.limits;
+        let options = SessionOptions {
+            purpose: format!("lane {}", self.handler.name),
+            statement_timeout: Some(limits.time),
+            lock_timeout: LOCK_TIMEOUT,
+            idle_in_transaction: limits.time + LOCK_TIMEOUT,
+        };
+        let mut pause = Pause::default();
+        loop {
+            match self.handler.store.connect(&options).await {
+                Ok(connection) => {
+                    self.outage.over(&self.handler);
+                    return Some(connection);
+                }
+                Err(why) => self.outage.note(&self.handler, &why),
+            }
+            if self.drain.is_draining() {
+                return None;
+            }
+            pause.wait().await;
+        }
+    }
+}
+
+fn doomed(member: Member, failure: Failure) -> Box<Doomed> {
+    Box::new(Doomed {
+        delivery: member.delivery,
+        identity: Some((member.message, member.payload_hash)),
+        failure,
+    })
+}
+
+/// A wait that doubles, with jitter, so that hosts in each other's way part.
+#[derive(Default)]
+struct Pause {
+    waited: u32,
+}
+
+impl Pause {
+    async fn wait(&mut self) {
+        let factor = 1_u32.checked_shl(self.waited).unwrap_or(u32::MAX);
+        let longest = PAUSE_MIN.saturating_mul(factor).min(PAUSE_MAX);
+        self.waited += 1;
+        tokio::time::sleep(longest.mul_f64(rand::random_range(0.5..=1.0))).await;
+    }
+}
+
+/// Says once a second at most that the database is in the way, and once that it is back.
+#[derive(Default)]
+struct OutageLog {
+    last_line: Option<tokio::time::Instant>,
+}
+
+impl OutageLog {
+    fn note(&mut self, handler: &HandlerContext, why: &StoreError) {
+        match why {
+            // Ordinary on a busy database.
+            StoreError::Busy(text) => {
+                tracing::debug!(handler = %handler.name, why = %one_line(text), "running again");
+            }
+            _ => {
+                let now = tokio::time::Instant::now();
+                if self
+                    .last_line
+                    .is_none_or(|last| now - last >= Duration::from_secs(1))
+                {
+                    self.last_line = Some(now);
+                    tracing::warn!(handler = %handler.name, why = %one_line(&why.to_string()), "paused");
+                }
+            }
+        }
+    }
+
+    fn over(&mut self, handler: &HandlerContext) {
+        if self.last_line.take().is_some() {
+            tracing::info!(handler = %handler.name, "resumed");
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Keeping a message as a dead letter, in a transaction of its own.
+
+use super::HandlerContext;
+use super::policy::Failure;
+use super::process::take_row;
+use crate::message::{Message, MessageId, ShortHash};
+use crate::source::Delivery;
+use crate::store::{Claim, ClaimRequest, CommitError, Connection, DeadLetter, StoreError, Tx};
+
+/// A message that is given up on.
+#[derive(Debug)]
+pub(super) struct Doomed {
+    pub(super) delivery: Delivery,
+    /// Absent if no usable id was found.
+    pub(super) identity: Option<(Message, ShortHash)>,
+    pub(super) failure: Failure,
+}
+
+/// How the parking ended.
+#[derive(Debug)]
+pub(super) enum Parking {
+    /// The message is in the dead letters, or was found done, or is another host's.
+    Settled,
+    /// Nothing was written: try again after a pause.
+    Again(Box<Doomed>, StoreError),
+}
+
+/// Writes the dead letter and answers the source.
+///
+/// A dead letter is a claim: the id is claimed first, so a message is never both processed and dead. `missing-id` and
+/// `conflict` have no id to claim; the store keeps them once for each position in their source.
+pub(super) async fn park(
+    handler: &HandlerContext,
+    connection: Connection,
+    doomed: Box<Doomed>,
+) -> (Option<Connection>, Parking) {
+    let mut tx = match Tx::begin(connection).await {
+        Ok(tx) => tx,
+        Err(why) => return (None, Parking::Again(doomed, why)),
+    };
+    match take_row(&mut tx, &doomed.delivery).await {
+        Ok(true) => {}
+        Ok(false) => return (tx.rollback().await, Parking::Settled),
+        Err(why) => return (tx.rollback().await, Parking::Again(doomed, why)),
+    }
+    let is_conflict = doomed.failure.class == crate::message::FailureClass::Conflict;
+    let request = match &doomed.identity {
+        Some((message, payload_hash)) if !is_conflict => Some(ClaimRequest {
+            id: message.id.clone(),
+            payload_hash: *payload_hash,
+        }),
+        _ => None,
+    };
+    let letter = letter(handler, &doomed);
+    let found = match tx.bury(&letter, request.as_ref()).await {
+        Ok(found) => found,
+        Err(why) => return (tx.rollback().await, Parking::Again(doomed, why)),
+    };
+    if let (Some(Claim::Conflict { stored }), Some((message, hash))) = (&found, &doomed.identity) {
+        // Another payload under this id was claimed since this one last ran.
+        let failure = Failure::conflict(message, *hash, *stored);
+        let connection = tx.rollback().await;
+        let doomed = Box::new(Doomed { failure, ..*doomed });
+        let why = StoreError::Busy("the id was claimed with another payload meanwhile".into());
+        return (connection, Parking::Again(doomed, why));
+    }
+    let ended = tx.commit().await;
+    let committed = match ended.result {
+        Ok(committed) => committed,
+        Err(error) => {
+            let why = match error {
+                CommitError::Busy(text) => StoreError::Busy(text),
+                CommitError::Refused(error) => StoreError::Refused(error),
+                CommitError::Unknown(text) => StoreError::Unavailable(text),
+            };
+            return (ended.connection, Parking::Again(doomed, why));
+        }
+    };
+    let Doomed {
+        delivery,
+        identity,
+        failure,
+    } = *doomed;
+    let id = identity.as_ref().map(|(message, _)| &message.id);
+    let answered = match (&found, id) {
+        (Some(Claim::Duplicate { .. }), Some(id)) => {
+            // Another host finished it while this one gave up.
+            handler.counters.settled(0, 1);
+            delivery.ack(id, &committed.settled).await
+        }
+        _ => {
+            handler.counters.dead();
+            tracing::warn!(
+                handler = %handler.name,
+                message_id = id.map(MessageId::as_str),
+                position = %delivery.incoming.position,
+                class = %failure.class,
+                reason = %crate::text::one_line(&failure.reason),
+                "dead letter"
+            );
+            delivery.term(&committed.parked).await
+        }
+    };
+    if let Err(error) = answered {
+        // The source delivers it again; the claim, or the position, will be found.
+        tracing::warn!(handler = %handler.name, %error, "could not answer for a dead letter");
+    }
+    (ended.connection, Parking::Settled)
+}
+
+fn letter(handler: &HandlerContext, doomed: &Doomed) -> DeadLetter {
+    let incoming = &doomed.delivery.incoming;
+    DeadLetter {
+        consumer: handler.consumer.clone(),
+        handler: handler.name.clone(),
+        message_id: doomed
+            .identity
+            .as_ref()
+            .map(|(message, _)| message.id.clone()),
+        source: handler.config.source.clone(),
+        position: incoming.position.clone(),
+        subject: incoming.subject.clone(),
+        headers: incoming.headers.clone(),
+        content_type: incoming.content_type.clone(),
+        payload: incoming.payload.clone(),
+        published_at: incoming.published_at,
+        class: doomed.failure.class,
+        reason: doomed.failure.reason.clone(),
+        component: Some(handler.component.digest()),
+    }
+}

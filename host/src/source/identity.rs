@@ -1,0 +1,623 @@
+//! Where a message's id stands: a list of places, of which the first that holds a usable id counts.
+//!
+//! **Invariant**: an id is never guessed. A value that is ambiguous, damaged or of the wrong type is no id.
+//! **Invariant**: the same message gives the same id in every delivery, on every host, in every version.
+
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
+
+use crate::message::{Incoming, MessageId};
+
+/// The places, for error messages.
+const PLACES: &str =
+    "`header:NAME`, `header:A+B`, `json:/pointer`, `stream-sequence` and `queue:id`";
+
+/// One place for an id.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum IdPlace {
+    /// `header:NAME`, or `header:A+B` for several headers that make the id together.
+    ///
+    /// Names are compared without regard to ASCII case. A header that occurs twice with different values is no id.
+    /// *Encoding* of several: each value but the last has its length in bytes and a colon before it and a colon after
+    /// it, so that no two different lists of values give one id: `/orders` and `42` give `7:/orders:42`.
+    Headers(Vec<String>),
+    /// `json:/pointer`: a JSON pointer (RFC 6901) into the payload, to a string or an integer.
+    ///
+    /// An integer counts as it is written, so `json:/id` finds one id in `{"id": 1}` and `{"id": "1"}`. Numbers with a
+    /// fraction or an exponent are no ids. Of a member that occurs twice the last one counts.
+    JsonPointer(String),
+    /// `stream-sequence`: the stream's name and creation time and the message's sequence number in it.
+    StreamSequence,
+    /// `queue:id`: the id that was given when the message was put into the embedded queue.
+    QueueId,
+}
+
+impl fmt::Display for IdPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Headers(names) => write!(f, "header:{}", names.join("+")),
+            Self::JsonPointer(pointer) => write!(f, "json:{pointer}"),
+            Self::StreamSequence => f.write_str("stream-sequence"),
+            Self::QueueId => f.write_str("queue:id"),
+        }
+    }
+}
+
+impl IdPlace {
+    /// Reads a place as it stands in the configuration.
+    ///
+    /// # Errors
+    /// What is wrong with it and what to write instead.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        if let Some(names) = text.strip_prefix("header:") {
+            let names: Vec<String> = names.split('+').map(str::to_owned).collect();
+            for name in &names {
+                if name.is_empty() {
+                    return Err(format!(
+                        "`{text}` names an empty header; write `header:NAME`, or `header:A+B` for two that make the \
+                         id together"
+                    ));
+                }
+                if let Some(odd) = name
+                    .chars()
+                    .find(|c| !c.is_ascii_graphic() || matches!(c, ':'))
+                {
+                    return Err(format!(
+                        "`{text}`: a header's name cannot contain {odd:?}; write it as the sender does, such as \
+                         `header:Nats-Msg-Id`"
+                    ));
+                }
+            }
+            let mut lower: Vec<String> =
+                names.iter().map(|name| name.to_ascii_lowercase()).collect();
+            lower.sort();
+            if lower.windows(2).any(|pair| pair[0] == pair[1]) {
+                return Err(format!("`{text}` names a header twice; name each once"));
+            }
+            return Ok(Self::Headers(names));
+        }
+        if let Some(pointer) = text.strip_prefix("json:") {
+            if !pointer.is_empty() && !pointer.starts_with('/') {
+                return Err(format!(
+                    "`{text}`: a JSON pointer starts with `/`; write `json:/{pointer}`"
+                ));
+            }
+            if pointer
+                .split('~')
+                .skip(1)
+                .any(|rest| !rest.starts_with(['0', '1']))
+            {
+                return Err(format!(
+                    "`{text}`: in a JSON pointer `~` is written `~0`, and a `/` within a name `~1`"
+                ));
+            }
+            return Ok(Self::JsonPointer(pointer.to_owned()));
+        }
+        match text {
+            "stream-sequence" => Ok(Self::StreamSequence),
+            "queue:id" => Ok(Self::QueueId),
+            _ => Err(format!(
+                "`{text}` is no place for a message id; the places are {PLACES}"
+            )),
+        }
+    }
+
+    /// Looks for an id here; says what was found instead.
+    fn look(&self, incoming: &Incoming) -> Result<MessageId, String> {
+        match self {
+            Self::Headers(names) => {
+                let values = names
+                    .iter()
+                    .map(|name| header_value(incoming, name).map_err(|found| (name, found)))
+                    .collect::<Result<Vec<&str>, (&String, String)>>()
+                    .map_err(|(name, found)| match names.len() {
+                        1 => found,
+                        _ => format!("`{name}` {found}"),
+                    })?;
+                usable(join(&values))
+            }
+            Self::JsonPointer(pointer) => usable(json_value(&incoming.payload, pointer)?),
+            Self::StreamSequence => {
+                // Only streams have positions with the stream's name before an `@`.
+                if incoming.position.0.contains('@') {
+                    usable(incoming.position.0.clone())
+                } else {
+                    Err("the source is not a stream".into())
+                }
+            }
+            Self::QueueId => match &incoming.queue_id {
+                Some(id) => usable(id.clone()),
+                None => Err("absent".into()),
+            },
+        }
+    }
+}
+
+/// The places of a handler, in the order in which they are looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IdPlaces(Vec<IdPlace>);
+
+impl IdPlaces {
+    /// Reads the places as they stand in the configuration.
+    ///
+    /// # Errors
+    /// What is wrong with the first one that is wrong, and what to write instead.
+    pub fn parse(places: &[String]) -> Result<Self, String> {
+        if places.is_empty() {
+            return Err(format!(
+                "no place for a message id is named; the places are {PLACES}"
+            ));
+        }
+        let places = places
+            .iter()
+            .map(|place| IdPlace::parse(place))
+            .collect::<Result<Vec<_>, _>>()?;
+        for (index, place) in places.iter().enumerate() {
+            if places[..index].contains(place) {
+                return Err(format!("`{place}` is named twice; name each place once"));
+            }
+        }
+        Ok(Self(places))
+    }
+
+    /// Returns the places, in their order.
+    pub fn places(&self) -> &[IdPlace] {
+        &self.0
+    }
+
+    /// True if every message of a stream has an id by its place in the stream.
+    pub fn has_stream_sequence(&self) -> bool {
+        self.0.contains(&IdPlace::StreamSequence)
+    }
+
+    /// Returns the id of `incoming`: that of the first place that holds a usable one.
+    ///
+    /// # Errors
+    /// No place holds one: lists the places that were looked at and what was found there, for the dead letter
+    /// `missing-id`. The text holds nothing of the message but lengths and types.
+    pub fn find(&self, incoming: &Incoming) -> Result<MessageId, String> {
+        let mut found = Vec::with_capacity(self.0.len());
+        for place in &self.0 {
+            match place.look(incoming) {
+                Ok(id) => return Ok(id),
+                Err(instead) => found.push(format!("`{place}`: {instead}")),
+            }
+        }
+        Err(format!("no usable message id: {}", found.join("; ")))
+    }
+}
+
+impl fmt::Display for IdPlaces {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, place) in self.0.iter().enumerate() {
+            let comma = if index == 0 { "" } else { ", " };
+            write!(f, "{comma}{place}")?;
+        }
+        Ok(())
+    }
+}
+
+fn usable(id: String) -> Result<MessageId, String> {
+    MessageId::new(id)
+}
+
+/// Joins the values of several headers so that no two different lists give the same text.
+fn join(values: &[&str]) -> String {
+    let Some((last, others)) = values.split_last() else {
+        return String::new();
+    };
+    let mut joined = String::new();
+    for value in others {
+        // An empty part is as useless as an empty id, and is refused before.
+        joined.push_str(&format!("{}:{value}:", value.len()));
+    }
+    joined.push_str(last);
+    joined
+}
+
+fn header_value<'a>(incoming: &'a Incoming, name: &str) -> Result<&'a str, String> {
+    let mut values = incoming
+        .headers
+        .iter()
+        .filter(|header| header.name.eq_ignore_ascii_case(name))
+        .map(|header| &header.value);
+    let first = values.next().ok_or("absent")?;
+    if values.any(|other| other != first) {
+        return Err("occurs more than once, with different values".into());
+    }
+    if first.is_empty() {
+        return Err("empty".into());
+    }
+    std::str::from_utf8(first).map_err(|_| format!("not UTF-8 ({} bytes)", first.len()))
+}
+
+fn json_value(payload: &[u8], pointer: &str) -> Result<String, String> {
+    let tokens: Vec<String> = pointer
+        .split('/')
+        .skip(1)
+        .map(|token| token.replace("~1", "/").replace("~0", "~"))
+        .collect();
+    let mut deserializer = serde_json::Deserializer::from_slice(payload);
+    let found = Seek(&tokens)
+        .deserialize(&mut deserializer)
+        .and_then(|found| deserializer.end().map(|()| found))
+        // The parser's own words may hold parts of the payload.
+        .map_err(|err| match payload.len() {
+            0 => "the payload is empty".to_owned(),
+            _ => format!(
+                "the payload is not JSON (line {}, column {})",
+                err.line(),
+                err.column()
+            ),
+        })?
+        .ok_or("absent")?;
+    let text = found.get();
+    match text.as_bytes().first() {
+        Some(b'"') => {
+            serde_json::from_str(text).map_err(|_| "a string that is not Unicode text".to_owned())
+        }
+        Some(b'-' | b'0'..=b'9') if text.bytes().all(|b| b == b'-' || b.is_ascii_digit()) => {
+            Ok(text.to_owned())
+        }
+        Some(b'-' | b'0'..=b'9') => Err("a number with a fraction or an exponent".into()),
+        Some(b'{') => Err("an object, not a string or an integer".into()),
+        Some(b'[') => Err("an array, not a string or an integer".into()),
+        Some(b'n') => Err("null".into()),
+        _ => Err("a boolean, not a string or an integer".into()),
+    }
+}
+
+/// Walks a JSON text to the value that the remaining tokens of a pointer name, in one pass.
+struct Seek<'p>(&'p [String]);
+
+impl<'de> DeserializeSeed<'de> for Seek<'_> {
+    type Value = Option<&'de RawValue>;
+
+    fn deserialize<D: serde::Deserializer<'de>>(
+        self,
+        deserializer: D,
+    ) -> Result<Self::Value, D::Error> {
+        if self.0.is_empty() {
+            return <&RawValue as serde::Deserialize>::deserialize(deserializer).map(Some);
+        }
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Seek<'_> {
+    type Value = Option<&'de RawValue>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let (token, rest) = self
+            .0
+            .split_first()
+            .ok_or_else(|| A::Error::custom("bug"))?;
+        let mut found = None;
+        while let Some(key) = map.next_key::<String>()? {
+            if key == *token {
+                found = map.next_value_seed(Seek(rest))?;
+            } else {
+                map.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(found)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
+        let (token, rest) = self
+            .0
+            .split_first()
+            .ok_or_else(|| A::Error::custom("bug"))?;
+        // RFC 6901, section 4: no leading zeros; `-` means the element after the last, which does not exist.
+        let index = match token.as_bytes() {
+            [b'0'] => Some(0),
+            [b'1'..=b'9', ..] if token.bytes().all(|b| b.is_ascii_digit()) => {
+                token.parse::<usize>().ok()
+            }
+            _ => None,
+        };
+        let mut found = None;
+        let mut position = 0_usize;
+        loop {
+            if index == Some(position) {
+                match seq.next_element_seed(Seek(rest))? {
+                    Some(value) => found = value,
+                    None => return Ok(found),
+                }
+            } else if seq.next_element::<IgnoredAny>()?.is_none() {
+                return Ok(found);
+            }
+            position += 1;
+        }
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_unit<E>(self) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::{Header, Position};
+
+    fn places(texts: &[&str]) -> IdPlaces {
+        let texts: Vec<String> = texts.iter().map(|text| (*text).to_owned()).collect();
+        IdPlaces::parse(&texts).unwrap()
+    }
+
+    fn message(headers: &[(&str, &[u8])], payload: &str) -> Incoming {
+        Incoming {
+            subject: String::new(),
+            headers: headers
+                .iter()
+                .map(|(name, value)| Header {
+                    name: (*name).to_owned(),
+                    value: bytes::Bytes::copy_from_slice(value),
+                })
+                .collect(),
+            content_type: None,
+            payload: payload.to_owned().into(),
+            published_at: None,
+            position: Position("7".into()),
+            queue_id: None,
+        }
+    }
+
+    fn found(place: &str, message: &Incoming) -> Result<String, String> {
+        places(&[place])
+            .find(message)
+            .map(|id| id.as_str().to_owned())
+            .map_err(|text| {
+                text.strip_prefix(&format!("no usable message id: `{place}`: "))
+                    .unwrap_or_else(|| panic!("{text}"))
+                    .to_owned()
+            })
+    }
+
+    #[test]
+    fn places_are_read_or_refused_with_a_remedy() {
+        for text in [
+            "header:Nats-Msg-Id",
+            "header:ce-source+ce-id",
+            "json:/id",
+            "json:",
+            "json:/a~1b/~0/0",
+            "stream-sequence",
+            "queue:id",
+        ] {
+            assert_eq!(IdPlace::parse(text).unwrap().to_string(), text);
+        }
+        let refused = [
+            ("", "`` is no place for a message id; the places are"),
+            ("Nats-Msg-Id", "`Nats-Msg-Id` is no place for a message id"),
+            ("header:", "names an empty header; write `header:NAME`"),
+            ("header:a+", "names an empty header"),
+            ("header:a b", "a header's name cannot contain ' '"),
+            ("header:a+A", "names a header twice"),
+            ("header:é", "a header's name cannot contain 'é'"),
+            (
+                "json:id",
+                "a JSON pointer starts with `/`; write `json:/id`",
+            ),
+            ("json:/a~2", "`~` is written `~0`"),
+            ("json:/a~", "`~` is written `~0`"),
+            ("queue:number", "is no place for a message id"),
+        ];
+        for (text, problem) in refused {
+            let error = IdPlace::parse(text).unwrap_err();
+            assert!(error.contains(problem), "`{text}`: {error}");
+        }
+        let error = IdPlaces::parse(&[]).unwrap_err();
+        assert!(error.contains("the places are"), "{error}");
+        let twice = ["queue:id".to_owned(), "queue:id".to_owned()];
+        assert!(IdPlaces::parse(&twice).unwrap_err().contains("named twice"));
+    }
+
+    #[test]
+    fn headers() {
+        let ok = |headers: &[(&str, &[u8])], place| found(place, &message(headers, ""));
+        assert_eq!(ok(&[("X-Id", b"a")], "header:x-ID"), Ok("a".into()));
+        assert_eq!(
+            ok(&[("X-Id", b"a"), ("x-id", b"a")], "header:X-Id"),
+            Ok("a".into())
+        );
+        assert_eq!(ok(&[], "header:X-Id"), Err("absent".into()));
+        assert_eq!(ok(&[("X-Id", b"")], "header:X-Id"), Err("empty".into()));
+        assert_eq!(
+            ok(&[("X-Id", b"a"), ("X-Id", b"b")], "header:X-Id"),
+            Err("occurs more than once, with different values".into())
+        );
+        assert_eq!(
+            ok(&[("X-Id", b"\xff\xfe")], "header:X-Id"),
+            Err("not UTF-8 (2 bytes)".into())
+        );
+        assert_eq!(
+            ok(&[("X-Id", b"a\0b")], "header:X-Id"),
+            Err("the message id contains a NUL byte".into())
+        );
+        assert_eq!(
+            ok(&[("X-Id", &[b'a'; 1025])], "header:X-Id"),
+            Err("the message id has 1025 bytes; at most 1024 are possible".into())
+        );
+        assert_eq!(
+            ok(&[("ce-id", b"1")], "header:ce-source+ce-id"),
+            Err("`ce-source` absent".into())
+        );
+    }
+
+    #[test]
+    fn joined_headers_never_collide() {
+        let joined = |source: &[u8], id: &[u8]| {
+            found(
+                "header:ce-source+ce-id",
+                &message(&[("ce-id", id), ("ce-source", source)], ""),
+            )
+            .unwrap()
+        };
+        assert_eq!(joined(b"/orders", b"42"), "7:/orders:42");
+        let pairs: [(&[u8], &[u8]); 6] = [
+            (b"a", b"b:c"),
+            (b"a:b", b"c"),
+            (b"a+b", b"c"),
+            (b"a", b"b+c"),
+            (b"1:a", b"b"),
+            (b"1", b"a:b"),
+        ];
+        let ids: std::collections::HashSet<String> =
+            pairs.iter().map(|(a, b)| joined(a, b)).collect();
+        assert_eq!(ids.len(), pairs.len(), "{ids:?}");
+    }
+
+    #[test]
+    fn json() {
+        let table: &[(&str, &str, Result<&str, &str>)] = &[
+            ("json:/id", r#"{"id":"a"}"#, Ok("a")),
+            (
+                "json:/id",
+                r#" { "x" : [1,{"id":"no"}] , "id" : "\u00e4\n" } "#,
+                Ok("ä\n"),
+            ),
+            ("json:/id", r#"{"id":1}"#, Ok("1")),
+            ("json:/id", r#"{"id":-12}"#, Ok("-12")),
+            (
+                "json:/id",
+                r#"{"id":123456789012345678901234567890}"#,
+                Ok("123456789012345678901234567890"),
+            ),
+            (
+                "json:/id",
+                r#"{"id":1.0}"#,
+                Err("a number with a fraction or an exponent"),
+            ),
+            (
+                "json:/id",
+                r#"{"id":1e3}"#,
+                Err("a number with a fraction or an exponent"),
+            ),
+            ("json:/id", r#"{"id":"a","id":"b"}"#, Ok("b")),
+            ("json:/id", r#"{"id":null}"#, Err("null")),
+            (
+                "json:/id",
+                r#"{"id":true}"#,
+                Err("a boolean, not a string or an integer"),
+            ),
+            (
+                "json:/id",
+                r#"{"id":{"id":1}}"#,
+                Err("an object, not a string or an integer"),
+            ),
+            (
+                "json:/id",
+                r#"{"id":["a"]}"#,
+                Err("an array, not a string or an integer"),
+            ),
+            ("json:/id", r#"{"ID":"a"}"#, Err("absent")),
+            ("json:/id", r#""id""#, Err("absent")),
+            ("json:/id", "17", Err("absent")),
+            ("json:/id", r#"{"id":""}"#, Err("the message id is empty")),
+            (
+                "json:/id",
+                r#"{"id":"a\u0000"}"#,
+                Err("the message id contains a NUL byte"),
+            ),
+            (
+                "json:/id",
+                r#"{"id":"\ud800"}"#,
+                Err("a string that is not Unicode text"),
+            ),
+            ("json:/id", "", Err("the payload is empty")),
+            (
+                "json:/id",
+                r#"{"id":"a"} x"#,
+                Err("the payload is not JSON (line 1, column 12)"),
+            ),
+            (
+                "json:/id",
+                r#"{"id":"a""#,
+                Err("the payload is not JSON (line 1, column 9)"),
+            ),
+            ("json:", r#""a""#, Ok("a")),
+            ("json:", "17", Ok("17")),
+            ("json:/a/b", r#"{"a":{"b":"x"}}"#, Ok("x")),
+            ("json:/a/1/b", r#"{"a":[{"b":"w"},{"b":"x"}]}"#, Ok("x")),
+            ("json:/a/2", r#"{"a":["w","x"]}"#, Err("absent")),
+            ("json:/a/-", r#"{"a":["w"]}"#, Err("absent")),
+            ("json:/a/01", r#"{"a":["w","x"]}"#, Err("absent")),
+            ("json:/a/01", r#"{"a":{"01":"x"}}"#, Ok("x")),
+            ("json:/a~1b/~01", r#"{"a/b":{"~1":"x"}}"#, Ok("x")),
+            ("json:/", r#"{"":"x"}"#, Ok("x")),
+        ];
+        for (place, payload, expected) in table {
+            assert_eq!(
+                found(place, &message(&[], payload)),
+                expected.map(str::to_owned).map_err(str::to_owned),
+                "{place} in {payload}"
+            );
+        }
+    }
+
+    #[test]
+    fn deep_json_is_refused_not_overflowed() {
+        let deep = "[".repeat(100_000);
+        assert!(found("json:/0/0", &message(&[], &deep)).is_err());
+    }
+
+    #[test]
+    fn positions_and_queue_ids() {
+        let mut incoming = message(&[], "");
+        assert_eq!(
+            found("stream-sequence", &incoming),
+            Err("the source is not a stream".into())
+        );
+        assert_eq!(found("queue:id", &incoming), Err("absent".into()));
+        incoming.position = Position("S@1700000000.5:3".into());
+        incoming.queue_id = Some("q".into());
+        assert_eq!(
+            found("stream-sequence", &incoming),
+            Ok("S@1700000000.5:3".into())
+        );
+        assert_eq!(found("queue:id", &incoming), Ok("q".into()));
+    }
+
+    #[test]
+    fn the_first_usable_place_counts_and_the_error_lists_all() {
+        let order = places(&["queue:id", "header:X-Id", "json:/id"]);
+        let mut incoming = message(&[("X-Id", b"h")], r#"{"id":"j"}"#);
+        assert_eq!(order.find(&incoming).unwrap().as_str(), "h");
+        incoming.queue_id = Some("q".into());
+        assert_eq!(order.find(&incoming).unwrap().as_str(), "q");
+        let none = message(&[("X-Id", b"\xff")], r#"{"id":1.5}"#);
+        assert_eq!(
+            order.find(&none).unwrap_err(),
+            "no usable message id: `queue:id`: absent; `header:X-Id`: not UTF-8 (1 bytes); `json:/id`: a number with a \
+             fraction or an exponent"
+        );
+    }
+}

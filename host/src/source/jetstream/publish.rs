@@ -1,0 +1,244 @@
+//! Publishing into a stream, for `hapax send`: many messages under way, each confirmed by the server.
+
+use std::collections::VecDeque;
+use std::fmt;
+
+use async_nats::HeaderMap;
+use async_nats::header::{HeaderName, HeaderValue, NATS_MESSAGE_ID};
+use async_nats::jetstream::context::{PublishError, PublishErrorKind};
+use async_nats::jetstream::message::PublishMessage;
+use async_nats::jetstream::publish::PublishAck;
+use bytes::Bytes;
+use futures_util::FutureExt as _;
+
+use super::connect::{self, Link, covers};
+use crate::message::Header;
+use crate::source::{BoxFuture, SourceError};
+
+/// How many messages may be sent and not confirmed.
+const UNCONFIRMED_MAX: usize = 256;
+
+/// Where to publish.
+#[derive(Clone, PartialEq, Eq)]
+pub struct PublisherOptions {
+    /// `nats://host:port`, several separated by commas; may hold `user:password@` or `token@`.
+    pub url: String,
+    /// The stream's name.
+    pub stream: String,
+    /// The subjects of a stream that is created.
+    pub subjects: Vec<String>,
+    /// Create the stream if it is missing.
+    pub create: bool,
+}
+
+impl fmt::Debug for PublisherOptions {
+    /// Shows the URL without its credentials.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PublisherOptions")
+            .field("url", &connect::shown_url(&self.url))
+            .field("stream", &self.stream)
+            .field("subjects", &self.subjects)
+            .field("create", &self.create)
+            .finish()
+    }
+}
+
+/// A message to publish.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct NewMessage {
+    /// Goes into the header `Nats-Msg-Id`, by which the server drops what it got a short while ago.
+    pub id: Option<String>,
+    /// Where it goes; one that the stream takes, without wildcards.
+    pub subject: String,
+    /// UTF-8 without line breaks; NATS keeps no white space around them and no order between different names.
+    pub headers: Vec<Header>,
+    /// Any bytes.
+    pub payload: Bytes,
+}
+
+/// Publishes into one stream, in order.
+pub struct JetStreamPublisher {
+    link: Link,
+    stream: String,
+    subjects: Vec<String>,
+    unconfirmed: VecDeque<BoxFuture<'static, Result<PublishAck, PublishError>>>,
+    sent: u64,
+    duplicates: u64,
+}
+
+impl JetStreamPublisher {
+    /// Connects, and makes the stream if it is missing and the options say so.
+    ///
+    /// # Errors
+    /// As `JetStream::connect`.
+    pub async fn connect(options: &PublisherOptions) -> Result<Self, SourceError> {
+        connect::check_name("stream", &options.stream)?;
+        let link = Link::connect(&options.url, "hapax send").await?;
+        let info = link
+            .stream(&options.stream, &options.subjects, options.create)
+            .await?;
+        Ok(Self {
+            link,
+            stream: options.stream.clone(),
+            subjects: info.config.subjects,
+            unconfirmed: VecDeque::new(),
+            sent: 0,
+            duplicates: 0,
+        })
+    }
+
+    /// Returns the subjects that the stream takes.
+    pub fn subjects(&self) -> &[String] {
+        &self.subjects
+    }
+
+    /// Sends a message; waits for confirmations only if many are missing. Call `finish` after the last.
+    ///
+    /// # Errors
+    /// `Unusable`: this message, or one before it, can't be stored; the text says which. `Unavailable`: the connection
+    /// was lost; what is not in `confirmed` may be stored or not, and sending it again under the same id is harmless.
+    pub async fn publish(&mut self, message: NewMessage) -> Result<(), SourceError> {
+        let subject = message.subject.clone();
+        let publish = self.prepare(message)?;
+        while self.unconfirmed.len() >= UNCONFIRMED_MAX {
+            self.confirm_one().await?;
+        }
+        let ack = self
+            .link
+            .context
+            .send_publish(subject.clone(), publish)
+            .await
+            .map_err(|error| self.failed(&error))?;
+        self.unconfirmed.push_back(ack.into_future());
+        // Counts what is confirmed already, so that progress can be shown.
+        while let Some(front) = self.unconfirmed.front_mut() {
+            let Some(result) = front.now_or_never() else {
+                break;
+            };
+            self.unconfirmed.pop_front();
+            self.count(result)?;
+        }
+        Ok(())
+    }
+
+    /// Waits until everything is confirmed.
+    ///
+    /// # Errors
+    /// As `publish`.
+    pub async fn finish(&mut self) -> Result<(), SourceError> {
+        while !self.unconfirmed.is_empty() {
+            self.confirm_one().await?;
+        }
+        Ok(())
+    }
+
+    /// Returns how many messages the server has confirmed, and how many of these it dropped as duplicates.
+    pub fn confirmed(&self) -> (u64, u64) {
+        (self.sent, self.duplicates)
+    }
+
+    /// Cancellation: may be dropped; the confirmation stays in its place.
+    async fn confirm_one(&mut self) -> Result<(), SourceError> {
+        let Some(front) = self.unconfirmed.front_mut() else {
+            return Ok(());
+        };
+        let result = front.await;
+        self.unconfirmed.pop_front();
+        self.count(result)
+    }
+
+    fn count(&mut self, result: Result<PublishAck, PublishError>) -> Result<(), SourceError> {
+        let ack = result.map_err(|error| self.failed(&error))?;
+        self.sent += 1;
+        if ack.duplicate {
+            self.duplicates += 1;
+        }
+        Ok(())
+    }
+
+    fn prepare(&self, message: NewMessage) -> Result<PublishMessage, SourceError> {
+        let subject = &message.subject;
+        connect::check_filter(subject)?;
+        if subject.split('.').any(|token| token == "*" || token == ">") {
+            return Err(SourceError::Unusable(format!(
+                "`{subject}` is a pattern; a message needs one subject\nhint: put words in place of `*` and `>`"
+            )));
+        }
+        if !self.subjects.iter().any(|taken| covers(taken, subject)) {
+            let taken: Vec<String> = self.subjects.iter().map(|s| format!("`{s}`")).collect();
+            return Err(SourceError::Unusable(format!(
+                "stream `{}` does not take subject `{subject}`\nhint: its subjects are {}",
+                self.stream,
+                taken.join(", ")
+            )));
+        }
+        let mut headers = HeaderMap::new();
+        for header in &message.headers {
+            headers.append(
+                header_name(&header.name)?,
+                header_value(&header.name, &header.value)?,
+            );
+        }
+        if let Some(id) = &message.id {
+            let value = header_value("Nats-Msg-Id", id.as_bytes())?;
+            if id.is_empty() {
+                return Err(SourceError::Unusable("the message's id is empty".into()));
+            }
+            headers.insert(NATS_MESSAGE_ID, value);
+        }
+        let publish = PublishMessage::build().payload(message.payload);
+        Ok(if headers.is_empty() {
+            publish
+        } else {
+            publish.headers(headers)
+        })
+    }
+
+    fn failed(&self, error: &PublishError) -> SourceError {
+        let stream = &self.stream;
+        match error.kind() {
+            PublishErrorKind::TimedOut | PublishErrorKind::BrokenPipe => {
+                SourceError::Unavailable(format!(
+                    "stream `{stream}` did not confirm a message in time; it may be stored or not, and sending it again \
+                 under the same id is harmless"
+                ))
+            }
+            PublishErrorKind::StreamNotFound => SourceError::Unavailable(format!(
+                "nothing takes messages for stream `{stream}` now; it may have been deleted, or JetStream is starting"
+            )),
+            PublishErrorKind::MaxPayloadExceeded => SourceError::Unusable(format!(
+                "a message is larger than the {} bytes that the server takes\nhint: raise `max_payload` of the server, \
+                 or send less",
+                self.link.client.max_payload()
+            )),
+            _ => SourceError::Unusable(format!(
+                "stream `{stream}` did not store a message: {error}"
+            )),
+        }
+    }
+}
+
+fn header_name(name: &str) -> Result<HeaderName, SourceError> {
+    let refused = || {
+        SourceError::Unusable(format!(
+            "`{name}` is no header's name\nhint: use visible ASCII characters but `:`"
+        ))
+    };
+    if name.is_empty() || !name.bytes().all(|b| b.is_ascii_graphic() && b != b':') {
+        return Err(refused());
+    }
+    name.parse().map_err(|_| refused())
+}
+
+fn header_value(name: &str, value: &[u8]) -> Result<HeaderValue, SourceError> {
+    let refused = |problem: &str| {
+        SourceError::Unusable(format!(
+            "header `{name}`: its value {problem}\nhint: NATS keeps UTF-8 text on one line, without white space around it"
+        ))
+    };
+    let text = std::str::from_utf8(value).map_err(|_| refused("is not UTF-8"))?;
+    if text.trim() != text {
+        return Err(refused("has white space around it"));
+    }
+    text.parse().map_err(|_| refused("contains a line break"))
+}

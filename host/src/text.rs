@@ -1,0 +1,32 @@
+//! Making foreign text fit to be shown.
+
+/// The longest foreign text in a log line, in bytes.
+const LINE_MAX_BYTES: usize = 2048;
+
+/// Returns `text` on one line, without control characters, cut at 2 KiB.
+pub(crate) fn one_line(text: &str) -> String {
+    let mut line = String::with_capacity(text.len().min(LINE_MAX_BYTES));
+    for character in text.chars() {
+        if line.len() >= LINE_MAX_BYTES {
+            line.push('…');
+            break;
+        }
+        match character {
+            '\n' => line.push_str("\\n"),
+            character if character.is_control() => line.extend(character.escape_default()),
+            character => line.push(character),
+        }
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn foreign_text_stays_on_one_bounded_line() {
+        assert_eq!(one_line("a\nb\u{0}\u{1b}[31m"), "a\\nb\\u{0}\\u{1b}[31m");
+        assert!(one_line(&"ä".repeat(10_000)).len() < LINE_MAX_BYTES + 8);
+    }
+}

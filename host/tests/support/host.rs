@@ -1,0 +1,162 @@
+//! The binary `hapax` as a process, heard through its log.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// How long anything may take before a test gives up on it.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// Returns a command that runs `hapax` with nothing of this process's `HAPAX_*` variables.
+pub fn hapax() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hapax"));
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("HAPAX_") {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
+/// What a command printed, and how it ended.
+#[derive(Debug)]
+pub struct Output {
+    /// How it ended.
+    pub status: ExitStatus,
+    /// On standard output.
+    pub out: String,
+    /// On standard error.
+    pub err: String,
+}
+
+/// Runs `hapax` with `arguments` in `folder` to its end.
+pub fn run(folder: &Path, arguments: &[&str]) -> Output {
+    let output = hapax()
+        .args(arguments)
+        .current_dir(folder)
+        .output()
+        .unwrap();
+    Output {
+        status: output.status,
+        out: String::from_utf8(output.stdout).unwrap(),
+        err: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+/// A running `hapax run`; killed when dropped.
+#[derive(Debug)]
+pub struct Host {
+    child: Child,
+    lines: mpsc::Receiver<String>,
+    said: Vec<String>,
+}
+
+impl Host {
+    /// Starts `hapax run` with `config`, more arguments and variables. Its log is JSON.
+    pub fn start(config: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
+        let mut child = hapax()
+            .args(["run", "--log-format", "json", "--config"])
+            .arg(config)
+            .args(arguments)
+            .envs(variables.iter().copied())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stderr = child.stderr.take().unwrap();
+        let (sender, lines) = mpsc::channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                let _ = sender.send(line);
+            }
+        });
+        Self {
+            child,
+            lines,
+            said: Vec::new(),
+        }
+    }
+
+    /// Waits for a log line that contains `text`, and returns it.
+    ///
+    /// # Panics
+    /// If the process ends first, or takes too long; with all that it said.
+    pub fn wait_for_line(&mut self, text: &str) -> String {
+        let started = Instant::now();
+        loop {
+            match self
+                .lines
+                .recv_timeout(PATIENCE.saturating_sub(started.elapsed()))
+            {
+                Ok(line) => {
+                    self.said.push(line.clone());
+                    if line.contains(text) {
+                        return line;
+                    }
+                }
+                Err(error) => panic!(
+                    "no line with `{text}` ({error}); the host said:\n{}",
+                    self.said.join("\n")
+                ),
+            }
+        }
+    }
+
+    /// Waits until every handler consumes.
+    pub fn wait_until_ready(&mut self) {
+        self.wait_for_line("\"message\":\"ready\"");
+    }
+
+    /// Asks it to drain.
+    pub fn terminate(&self) {
+        self.signal(rustix::process::Signal::TERM);
+    }
+
+    /// Kills it with SIGKILL.
+    pub fn kill(&self) {
+        self.signal(rustix::process::Signal::KILL);
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+
+    /// Waits for its end. Returns how it ended and all that it said.
+    pub fn wait(mut self) -> (ExitStatus, String) {
+        let started = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                while let Ok(line) = self.lines.recv_timeout(Duration::from_secs(5)) {
+                    self.said.push(line);
+                }
+                return (status, self.said.join("\n"));
+            }
+            if let Ok(line) = self.lines.recv_timeout(Duration::from_millis(20)) {
+                self.said.push(line);
+            }
+            assert!(
+                started.elapsed() < PATIENCE,
+                "the host did not end; it said:\n{}",
+                self.said.join("\n")
+            );
+        }
+    }
+
+    /// Waits for its end and asserts that it ended well. Returns all that it said.
+    pub fn wait_well(self) -> String {
+        let (status, said) = self.wait();
+        assert!(status.success(), "{status}; the host said:\n{said}");
+        said
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

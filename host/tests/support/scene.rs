@@ -1,0 +1,264 @@
+//! A whole installation of a test's own: a database, a source, a configuration with one handler.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use hapax::store::StoreKind;
+use tempfile::TempDir;
+
+use super::database::TestStore;
+use super::host::Host;
+use super::nats::Nats;
+
+/// The name of the stream, and of the subject before the dot.
+const STREAM: &str = "MESSAGES";
+/// The durable.
+const CONSUMER: &str = "subject";
+
+/// Which source a scene has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SourceSort {
+    /// The embedded queue.
+    Queue,
+    /// A stream.
+    JetStream,
+}
+
+/// A message to publish; its id stands in the header `Message-Id`, which no broker looks at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TestMessage {
+    /// Without one, there is no such header.
+    pub id: Option<String>,
+    /// Any bytes.
+    pub payload: Vec<u8>,
+}
+
+impl TestMessage {
+    /// A message with an id and a JSON payload.
+    pub fn new(id: impl Into<String>, payload: &serde_json::Value) -> Self {
+        Self {
+            id: Some(id.into()),
+            payload: payload.to_string().into_bytes(),
+        }
+    }
+}
+
+/// The parts that a test stands on.
+#[derive(Debug)]
+pub struct Scene {
+    /// The database.
+    pub store: TestStore,
+    /// The broker, if there is one.
+    pub nats: Option<Nats>,
+    folder: TempDir,
+}
+
+/// The scriptable handler: what it does stands in the payload.
+pub fn script() -> PathBuf {
+    component("host/tests/guests/script.wasm")
+}
+
+/// `balance = balance + amount`.
+pub fn credit_account() -> PathBuf {
+    component("examples/credit-account/credit-account.wasm")
+}
+
+fn component(path: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path);
+    assert!(
+        path.exists(),
+        "`{}` is missing: run `cargo xtask guests`",
+        path.display()
+    );
+    path
+}
+
+impl Scene {
+    /// Makes the servers and writes `hapax.toml` with the handler `subject`: `handler` is more lines of its table, `tables`
+    /// its one migration.
+    pub async fn new(
+        kind: StoreKind,
+        source: SourceSort,
+        component: &Path,
+        tables: &str,
+        handler: &str,
+    ) -> Self {
+        let store = match kind {
+            StoreKind::Postgres => TestStore::empty_postgres().await,
+            StoreKind::Sqlite => TestStore::empty_sqlite(),
+        };
+        let folder = TempDir::with_prefix("hapax-scene-").unwrap();
+        let nats = (source == SourceSort::JetStream).then(Nats::start);
+        let mut config = format!("[store]\nurl = \"{}\"\n\n[sources.messages]\n", store.url);
+        match &nats {
+            None => config.push_str("kind = \"queue\"\n"),
+            Some(nats) => write!(
+                config,
+                "kind = \"jetstream\"\nurl = \"{}\"\nstream = \"{STREAM}\"\nsubjects = [\"messages.>\"]\nack_wait = \"2s\"\n",
+                nats.url()
+            )
+            .unwrap(),
+        }
+        let migrations = folder.path().join("migrations");
+        std::fs::create_dir(&migrations).unwrap();
+        std::fs::write(migrations.join("0001_tables.sql"), tables).unwrap();
+        write!(
+            config,
+            "\n[handlers.{CONSUMER}]\ncomponent = \"{}\"\nsource = \"messages\"\nmigrations = \"migrations\"\n\
+             message_id = [\"header:Message-Id\"]\n{}{handler}\n",
+            component.display(),
+            if nats.is_some() { "start = \"all\"\n" } else { "" },
+        )
+        .unwrap();
+        std::fs::write(folder.path().join("hapax.toml"), config).unwrap();
+        let scene = Self {
+            store,
+            nats,
+            folder,
+        };
+        if scene.nats.is_some() {
+            scene
+                .jetstream()
+                .await
+                .create_stream(async_nats::jetstream::stream::Config {
+                    name: STREAM.into(),
+                    subjects: vec!["messages.>".into()],
+                    ..Default::default()
+                })
+                .await
+                .unwrap();
+        }
+        scene
+    }
+
+    /// The configuration's file.
+    pub fn config(&self) -> PathBuf {
+        self.folder.path().join("hapax.toml")
+    }
+
+    /// The folder of the configuration.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Starts a host.
+    pub fn host(&self, arguments: &[&str], variables: &[(&str, &str)]) -> Host {
+        Host::start(&self.config(), arguments, variables)
+    }
+
+    /// Runs a host until nothing waits, and asserts that it ended well. Returns its log.
+    pub fn run_until_idle(&self) -> String {
+        self.host(&["--until-idle"], &[]).wait_well()
+    }
+
+    async fn jetstream(&self) -> async_nats::jetstream::Context {
+        let url = self.nats.as_ref().expect("the scene has a broker").url();
+        async_nats::jetstream::new(async_nats::connect(url).await.unwrap())
+    }
+
+    /// Publishes messages in their order, and returns when the source has them all.
+    pub async fn publish(&self, messages: &[TestMessage]) {
+        if self.nats.is_some() {
+            let jetstream = self.jetstream().await;
+            let mut acks = Vec::with_capacity(messages.len());
+            for message in messages {
+                let mut headers = async_nats::HeaderMap::new();
+                if let Some(id) = &message.id {
+                    headers.insert("Message-Id", id.as_str());
+                }
+                acks.push(
+                    jetstream
+                        .publish_with_headers(
+                            "messages.test",
+                            headers,
+                            message.payload.clone().into(),
+                        )
+                        .await
+                        .unwrap(),
+                );
+            }
+            for ack in acks {
+                ack.await.unwrap();
+            }
+            return;
+        }
+        // Plain SQL, as any program may write it.
+        self.store.connect().await.migrate().await.unwrap();
+        let table = self.store.table("queue");
+        let mut probe = self.store.probe().await;
+        let mut sql = String::new();
+        for message in messages {
+            let headers = match &message.id {
+                Some(id) => serde_json::json!([["Message-Id", id]])
+                    .to_string()
+                    .replace('\'', "''"),
+                None => "[]".to_owned(),
+            };
+            let hex: String = message
+                .payload
+                .iter()
+                .map(|byte| format!("{byte:02x}"))
+                .collect();
+            let payload = match self.store.kind() {
+                StoreKind::Postgres => format!("'\\x{hex}'"),
+                StoreKind::Sqlite => format!("X'{hex}'"),
+            };
+            writeln!(
+                sql,
+                "INSERT INTO {table} (queue, headers, payload) VALUES ('messages', '{headers}', {payload});"
+            )
+            .unwrap();
+        }
+        probe.run(&format!("BEGIN; {sql} COMMIT")).await;
+    }
+
+    /// How many messages the source still holds: undelivered, or delivered and not answered.
+    pub async fn pending(&self) -> u64 {
+        if self.nats.is_some() {
+            let mut consumer: async_nats::jetstream::consumer::PullConsumer = self
+                .jetstream()
+                .await
+                .get_consumer_from_stream(CONSUMER, STREAM)
+                .await
+                .unwrap();
+            let info = consumer.info().await.unwrap();
+            return info.num_pending + info.num_ack_pending as u64;
+        }
+        let table = self.store.table("queue");
+        u64::try_from(
+            self.store
+                .number(&format!("SELECT count(*) FROM {table}"))
+                .await,
+        )
+        .unwrap()
+    }
+
+    /// Waits until the source holds nothing any more.
+    pub async fn wait_until_nothing_pends(&self) {
+        let started = Instant::now();
+        while self.pending().await > 0 {
+            assert!(
+                started.elapsed() < Duration::from_secs(60),
+                "messages stay in the source"
+            );
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Counts rows of one of hapax's own tables.
+    pub async fn count(&self, table: &str, condition: &str) -> i64 {
+        let table = self.store.table(table);
+        self.store
+            .number(&format!("SELECT count(*) FROM {table} WHERE {condition}"))
+            .await
+    }
+
+    /// Reads what the handler has done from `hapax status --json`.
+    pub fn status(&self) -> serde_json::Value {
+        let output = super::host::run(self.folder(), &["status", "--json"]);
+        assert!(output.status.success(), "{}", output.err);
+        let status: serde_json::Value = serde_json::from_str(&output.out).unwrap();
+        status["handlers"][0].clone()
+    }
+}

@@ -1,0 +1,214 @@
+//! Builds the example handlers and the test guests, and makes components of them.
+//!
+//! **Invariant**: a component that imports anything outside `hapax:handler` is an error, so none of ours needs WASI.
+//! **Invariant**: guests have a target folder of their own, since they may be built by another compiler than the daemon.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use anyhow::{Context as _, bail};
+use serde_json::Value;
+use wit_component::{ComponentEncoder, DecodedWasm};
+
+use crate::failure::Hinted;
+use crate::wasm_target::WasmTarget;
+use crate::{cargo, process};
+
+/// The package that a handler may import from.
+const CONTRACT: &str = "hapax:handler/";
+
+/// A cargo workspace of guests.
+struct Workspace {
+    /// Its folder, below the repository's root.
+    folder: &'static str,
+    /// Where the component `name` lies, below `folder`.
+    component: fn(name: &str) -> PathBuf,
+}
+
+const WORKSPACES: [Workspace; 2] = [
+    Workspace {
+        folder: "examples",
+        component: |name| Path::new(name).join(format!("{name}.wasm")),
+    },
+    Workspace {
+        folder: "host/tests/guests",
+        component: |name| PathBuf::from(format!("{name}.wasm")),
+    },
+];
+
+/// Builds every guest into its component, saying each with its size. A component that is the same as before is not touched.
+///
+/// # Errors
+/// What cargo says, or the guest that is no component of the contract.
+pub(crate) fn build(root: &Path, wasm: &WasmTarget) -> anyhow::Result<()> {
+    for workspace in &WORKSPACES {
+        process::say(format_args!(
+            "building the guests in `{}` (the first time takes minutes)",
+            workspace.folder
+        ));
+        for guest in compile(root, workspace, wasm)? {
+            let path = Path::new(workspace.folder).join((workspace.component)(&guest.name));
+            let component = componentize(&guest.module)
+                .with_context(|| format!("guest `{}`: cannot make a component", guest.name))?;
+            let written = write_if_changed(&root.join(&path), &component)?;
+            let kilobytes = component.len().div_ceil(1000);
+            let note = if written { "" } else { ", unchanged" };
+            eprintln!(
+                "    {:<45} {kilobytes:>5} kB{note}",
+                path.display().to_string()
+            );
+        }
+    }
+    Ok(())
+}
+
+/// A guest as the compiler left it.
+struct Guest {
+    /// The package's name.
+    name: String,
+    /// The core module.
+    module: PathBuf,
+}
+
+fn compile(root: &Path, workspace: &Workspace, wasm: &WasmTarget) -> anyhow::Result<Vec<Guest>> {
+    let messages = tempfile::NamedTempFile::new().context("cannot make a temporary file")?;
+    let mut command = cargo::command(root);
+    command
+        .args(["build", "--release", "--locked"])
+        .arg("--message-format=json-render-diagnostics")
+        .arg("--manifest-path")
+        .arg(root.join(workspace.folder).join("Cargo.toml"))
+        .arg("--target-dir")
+        .arg(root.join("target/guests"))
+        .env("CARGO_ENCODED_RUSTFLAGS", path_flags(root))
+        .stdin(Stdio::null())
+        .stdout(messages.reopen().context("cannot open a temporary file")?);
+    wasm.configure(&mut command);
+    process::run(&mut command)?;
+    let messages = fs::read_to_string(messages.path()).context("cannot read what cargo said")?;
+    let guests = modules(&messages);
+    if guests.is_empty() {
+        bail!("cargo built no guest in `{}`", workspace.folder);
+    }
+    Ok(guests)
+}
+
+/// Returns the flags that keep this machine's folders out of the guests, where panics name their source.
+fn path_flags(root: &Path) -> OsString {
+    let mut flags = OsString::new();
+    let cargo_home = std::env::var_os("CARGO_HOME")
+        .map(PathBuf::from)
+        .or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".cargo")));
+    let folders = [(Some(root.to_owned()), "hapax"), (cargo_home, "cargo")];
+    for (folder, name) in folders {
+        let Some(folder) = folder else { continue };
+        if !flags.is_empty() {
+            flags.push("\u{1f}");
+        }
+        flags.push("--remap-path-prefix=");
+        flags.push(folder);
+        flags.push("=");
+        flags.push(name);
+    }
+    flags
+}
+
+/// Returns the Wasm modules in cargo's messages, one JSON object a line.
+fn modules(messages: &str) -> Vec<Guest> {
+    messages
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+        .filter(|message| message["reason"] == "compiler-artifact")
+        .filter_map(|message| {
+            let module = message["filenames"]
+                .as_array()?
+                .iter()
+                .filter_map(Value::as_str)
+                .find(|file| file.ends_with(".wasm"))?;
+            let manifest = Path::new(message["manifest_path"].as_str()?);
+            Some(Guest {
+                name: manifest.parent()?.file_name()?.to_str()?.to_owned(),
+                module: PathBuf::from(module),
+            })
+        })
+        .collect()
+}
+
+/// Makes a component of the core module in `file`; wit-bindgen has put the types into it.
+fn componentize(file: &Path) -> anyhow::Result<Vec<u8>> {
+    let module = fs::read(file).with_context(|| format!("cannot read `{}`", file.display()))?;
+    let mut encoder = ComponentEncoder::default();
+    encoder.validate(true);
+    encoder.module(&module)?;
+    let component = encoder.encode()?;
+    let foreign = foreign_imports(&component)?;
+    if !foreign.is_empty() {
+        return Err(Hinted::error(
+            format!(
+                "it imports {}, which no host of handlers has",
+                foreign.join(", ")
+            ),
+            "find the dependency that needs it, and turn that feature off",
+        ));
+    }
+    Ok(component)
+}
+
+/// Returns the imports of `component` that do not belong to the contract.
+fn foreign_imports(component: &[u8]) -> anyhow::Result<Vec<String>> {
+    let DecodedWasm::Component(resolve, world) = wit_component::decode(component)? else {
+        bail!("it is a WIT package, not a component");
+    };
+    Ok(resolve.worlds[world]
+        .imports
+        .keys()
+        .map(|key| resolve.name_world_key(key))
+        // Types that a world uses by name come as imports of their own, without a package.
+        .filter(|name| name.contains(':') && !name.starts_with(CONTRACT))
+        .map(|name| format!("`{name}`"))
+        .collect())
+}
+
+/// Puts `bytes` into `file` in one step, unless it has them already. Returns whether it wrote.
+fn write_if_changed(file: &Path, bytes: &[u8]) -> anyhow::Result<bool> {
+    if fs::read(file).is_ok_and(|old| old == bytes) {
+        return Ok(false);
+    }
+    let folder = file.parent().context("a component has a folder")?;
+    // A name of its own, so that a second build at the same time writes another file.
+    let temporary = folder.join(format!(".{}.part.wasm", std::process::id()));
+    fs::write(&temporary, bytes)
+        .and_then(|()| fs::rename(&temporary, file))
+        .with_context(|| format!("cannot write `{}`", file.display()))?;
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn guests_are_found_in_the_messages() {
+        let messages = r#"{"reason":"compiler-artifact","manifest_path":"/r/serde/Cargo.toml","filenames":["/t/libserde.rlib"]}
+not json
+{"reason":"compiler-artifact","manifest_path":"/e/credit-account/Cargo.toml","filenames":["/t/credit_account.wasm"]}
+{"reason":"build-finished","success":true}"#;
+        let guests = modules(messages);
+        assert_eq!(guests.len(), 1);
+        assert_eq!(guests[0].name, "credit-account");
+        assert_eq!(guests[0].module, Path::new("/t/credit_account.wasm"));
+    }
+
+    #[test]
+    fn an_unchanged_component_is_not_touched() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a.wasm");
+        assert!(write_if_changed(&file, b"one").unwrap());
+        assert!(!write_if_changed(&file, b"one").unwrap());
+        assert!(write_if_changed(&file, b"two").unwrap());
+        assert_eq!(fs::read(&file).unwrap(), b"two");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+}

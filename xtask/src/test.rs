@@ -1,0 +1,133 @@
+//! `cargo xtask test`: everything the tests need, then all of them.
+//!
+//! **Invariant**: nothing is printed after the test runner's own summary, and its exit code is ours.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::Context as _;
+
+use crate::services::{nats, postgres};
+use crate::wasm_target::WasmTarget;
+use crate::{cargo, guests, process, tools};
+
+/// The version that is installed where there is none; it needs no newer compiler than this workspace does.
+const NEXTEST_VERSION: &str = "0.9.151";
+
+/// The packages whose formatting is checked, beside the workspace's own.
+const OTHER_PACKAGES: [&str; 3] = ["examples", "guest-sdk/rust", "host/tests/guests"];
+
+/// What `cargo xtask test` was asked for.
+#[derive(Debug)]
+pub(crate) struct Options {
+    /// Run the big sizes too.
+    pub(crate) full: bool,
+    /// Passed on to the test runner.
+    pub(crate) arguments: Vec<String>,
+}
+
+/// Prepares what is missing, then runs the tests. Returns the runner's exit code.
+pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<ExitCode> {
+    let wasm = WasmTarget::prepare()?;
+    let postgres = postgres::binaries()?;
+    let nats = nats::binary()?;
+    let mut nextest = nextest(root)?;
+    if std::env::var_os("CI").is_some_and(|value| value == "true") {
+        check_style(root)?;
+    }
+    guests::build(root, &wasm)?;
+
+    process::say("building and running the tests (the first time takes minutes)");
+    // The daemon is built with them: its tests ask cargo for the binary.
+    nextest
+        .args(["run", "--workspace"])
+        .env(postgres::VARIABLE, postgres)
+        .env(nats::VARIABLE, nats);
+    if options.full {
+        nextest
+            .args(["--profile", "full"])
+            .env("HAPAX_TEST_FULL", "1");
+    }
+    nextest.args(&options.arguments);
+    let status = process::status(&mut nextest)?;
+    Ok(
+        match status.code().and_then(|code| u8::try_from(code).ok()) {
+            Some(code) => ExitCode::from(code),
+            None => ExitCode::FAILURE,
+        },
+    )
+}
+
+/// Checks formatting and lints as a reviewer would.
+fn check_style(root: &Path) -> anyhow::Result<()> {
+    process::say("checking the formatting (cargo fmt --check)");
+    process::run(cargo::command(root).args(["fmt", "--all", "--check"]))
+        .context("run `cargo fmt --all`")?;
+    for package in OTHER_PACKAGES {
+        let manifest = root.join(package).join("Cargo.toml");
+        if manifest.exists() {
+            process::run(
+                cargo::command(root)
+                    .args(["fmt", "--all", "--check", "--manifest-path"])
+                    .arg(&manifest),
+            )
+            .with_context(|| format!("run `cargo fmt --all` in `{package}`"))?;
+        }
+    }
+    process::say("checking the lints (cargo clippy, warnings denied)");
+    process::run(cargo::command(root).args([
+        "clippy",
+        "--workspace",
+        "--all-targets",
+        "--",
+        "-D",
+        "warnings",
+    ]))
+}
+
+/// Returns a call of `cargo nextest`, which is installed into `target/tools` if this machine has none.
+fn nextest(root: &Path) -> anyhow::Result<Command> {
+    let folder = tools().join("nextest");
+    let binaries = folder.join("bin");
+    let here = |cargo: &mut Command| process::output(cargo.args(["nextest", "--version"])).is_ok();
+    if here(&mut cargo::command(root)) {
+        return Ok(with_nextest(cargo::command(root)));
+    }
+    let path = prepended(&binaries)?;
+    let ours = || {
+        let mut command = cargo::command(root);
+        command.env("PATH", &path);
+        command
+    };
+    if !here(&mut ours()) {
+        process::say(format_args!(
+            "building the test runner, cargo-nextest {NEXTEST_VERSION} (takes minutes, once)"
+        ));
+        process::run(
+            cargo::command(root)
+                .args([
+                    "install",
+                    "cargo-nextest",
+                    "--locked",
+                    "--version",
+                    NEXTEST_VERSION,
+                    "--root",
+                ])
+                .arg(&folder),
+        )?;
+    }
+    Ok(with_nextest(ours()))
+}
+
+fn with_nextest(mut cargo: Command) -> Command {
+    cargo.arg("nextest");
+    cargo
+}
+
+/// Returns `PATH` with `folder` before all others.
+fn prepended(folder: &Path) -> anyhow::Result<OsString> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::iter::once(PathBuf::from(folder)).chain(std::env::split_paths(&path));
+    std::env::join_paths(folders).context("`PATH` cannot be extended")
+}
