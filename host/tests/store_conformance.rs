@@ -2,6 +2,8 @@
 //!
 //! Each case is a test of its own on each database: `postgres::claims_tell_fresh_from_duplicate`, ...
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod support;
 
 use std::time::Duration;
