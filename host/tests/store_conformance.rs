@@ -2001,6 +2001,20 @@ mod only_postgres {
     }
 
     #[tokio::test]
+    async fn a_server_that_does_not_answer_is_unavailable() {
+        // The connection is taken by the system, and nobody reads from it.
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = silent.local_addr().unwrap();
+        let store = Store::open(&format!("postgres://u:secret@{address}/x")).unwrap();
+        let error = store.connect(&options()).await.unwrap_err();
+        assert!(matches!(error, StoreError::Unavailable(_)), "{error:?}");
+        assert!(
+            error.to_string().contains("no answer within 10 s"),
+            "{error}"
+        );
+    }
+
+    #[tokio::test]
     async fn a_store_that_can_not_be_used_says_why() {
         let test = TestStore::postgres().await;
         let wrong = test.url.replace("test_0", "nowhere");
