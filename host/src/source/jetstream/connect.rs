@@ -151,7 +151,7 @@ impl Link {
         name: &str,
     ) -> Result<Option<stream::Info>, SourceError> {
         match self
-            .ask::<stream::Info>(&format!("STREAM.INFO.{name}"), &())
+            .ask::<stream::Info>(&format!("STREAM.INFO.{name}"), &serde_json::json!({}))
             .await?
         {
             Ok(info) => Ok(Some(info)),

@@ -97,7 +97,7 @@ pub(super) async fn info(
     options: &JetStreamOptions,
 ) -> Result<Option<consumer::Info>, SourceError> {
     let subject = format!("CONSUMER.INFO.{}.{}", options.stream, options.consumer);
-    match link.ask::<consumer::Info>(&subject, &()).await? {
+    match link.ask::<consumer::Info>(&subject, &json!({})).await? {
         Ok(info) => Ok(Some(info)),
         Err(error)
             if matches!(

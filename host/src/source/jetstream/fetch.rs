@@ -37,6 +37,8 @@ const RECONNECT_PATIENCE: Duration = Duration::from_secs(1);
 const TURNED_DOWN_PAUSE: Duration = Duration::from_millis(200);
 /// How many pulls in a row may be turned down before the caller hears of it.
 const TURNED_DOWN_MAX: u32 = 5;
+/// At every so many pulls that were cut off by a lost connection a line goes to the log.
+const CUT_PULLS_NOTED: u64 = 5;
 /// How long the last messages of an ended subscription are waited for.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -58,6 +60,8 @@ pub(super) struct Fetcher {
     /// The consumer's own number of the last delivery: it only rises, unless the consumer was made anew.
     last_consumer_sequence: u64,
     turned_down: u32,
+    /// How often the connection was lost while messages may have been on their way.
+    cut_pulls: u64,
     pause_until: Option<Moment>,
 }
 
@@ -98,6 +102,7 @@ impl Fetcher {
             doubtful: false,
             last_consumer_sequence: 0,
             turned_down: 0,
+            cut_pulls: 0,
             pause_until: None,
         })
     }
@@ -133,7 +138,9 @@ impl Fetcher {
                 }
                 () = self.link.lost() => {
                     // The server forgot the pull with the connection, and may not be the same when it comes back.
-                    self.pull = None;
+                    if self.pull.take().is_some() {
+                        self.note_cut_pull();
+                    }
                     self.patient = false;
                     self.doubtful = true;
                 }
@@ -203,6 +210,21 @@ impl Fetcher {
             Err(error) => self.desk.fail(SourceError::Unavailable(format!(
                 "cannot ask for messages: {error}"
             ))),
+        }
+    }
+
+    /// The client drops its connection at headers that are not UTF-8, and never shows such a message: it is delivered
+    /// again and again, and only this tells of it.
+    fn note_cut_pull(&mut self) {
+        self.cut_pulls += 1;
+        if self.cut_pulls.is_multiple_of(CUT_PULLS_NOTED) {
+            tracing::warn!(
+                stream = %self.options.stream,
+                consumer = %self.options.consumer,
+                times = self.cut_pulls,
+                "the connection was lost while messages may have been on their way; if the server is well, look for a \
+                 message whose headers are not UTF-8, and delete it from the stream"
+            );
         }
     }
 

@@ -1,0 +1,384 @@
+//! Every way in which a file fails to be a handler is told apart: what it wants, what the host has, what to do.
+
+use std::path::Path;
+
+use hapax::handler::{Component, LoadError, Runtime, RuntimeOptions};
+use rand::rngs::StdRng;
+use rand::{RngExt as _, SeedableRng as _};
+use wit_component::{ComponentEncoder, StringEncoding, dummy_module, embed_component_metadata};
+use wit_parser::{LiftLowerAbi, ManglingAndAbi, Resolve};
+
+fn runtime() -> Runtime {
+    Runtime::new(&RuntimeOptions {
+        calls_max: 2,
+        memory_max_bytes: 64 << 20,
+    })
+    .unwrap()
+}
+
+/// The package `hapax:handler` of this repository, to be changed by a test.
+struct Wit {
+    folder: tempfile::TempDir,
+}
+
+impl Wit {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let wit = Path::new(env!("CARGO_MANIFEST_DIR")).join("../wit");
+        for entry in std::fs::read_dir(wit).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|extension| extension == "wit") {
+                std::fs::copy(&path, folder.path().join(path.file_name().unwrap())).unwrap();
+            }
+        }
+        Self { folder }
+    }
+
+    fn replace(self, file: &str, from: &str, to: &str) -> Self {
+        let path = self.folder.path().join(file);
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(text.contains(from), "`{file}` does not contain `{from}`");
+        std::fs::write(path, text.replace(from, to)).unwrap();
+        self
+    }
+
+    fn add(self, file: &str, text: &str) -> Self {
+        let path = self.folder.path().join(file);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+        self
+    }
+
+    /// A core module for `world` whose functions trap.
+    fn module(&self, world: &str) -> Vec<u8> {
+        let mut resolve = Resolve::default();
+        let (package, _) = resolve.push_path(self.folder.path()).unwrap();
+        let world = resolve.select_world(&[package], Some(world)).unwrap();
+        let mangling = ManglingAndAbi::Legacy(LiftLowerAbi::Sync);
+        let mut module = dummy_module(&resolve, world, mangling);
+        embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8).unwrap();
+        module
+    }
+
+    fn component(&self, world: &str) -> Vec<u8> {
+        ComponentEncoder::default()
+            .validate(true)
+            .module(&self.module(world))
+            .unwrap()
+            .encode()
+            .unwrap()
+    }
+}
+
+fn refused(bytes: &[u8]) -> LoadError {
+    runtime().load_blocking("h.wasm", bytes).unwrap_err()
+}
+
+#[track_caller]
+fn assert_refused(bytes: &[u8], problem: &str, hint: &str) {
+    let error = refused(bytes);
+    assert_eq!(
+        (error.problem.as_str(), error.hint.as_str()),
+        (problem, hint)
+    );
+}
+
+fn loaded(bytes: &[u8]) -> Component {
+    runtime().load_blocking("h.wasm", bytes).unwrap()
+}
+
+#[test]
+fn a_component_for_the_world_handler_is_loaded_and_described() {
+    let bytes = Wit::new().component("handler");
+    let component = loaded(&bytes);
+    let info = component.info();
+    assert_eq!(info.size_bytes, bytes.len());
+    assert_eq!(info.contract_version, "0.1.0");
+    assert_eq!(
+        info.imports,
+        [
+            "hapax:handler/config@0.1.0",
+            "hapax:handler/log@0.1.0",
+            "hapax:handler/outbox@0.1.0",
+            "hapax:handler/sql@0.1.0"
+        ]
+    );
+    assert_eq!(info.digest, component.digest());
+    assert_eq!(info.digest.to_string().len(), 64);
+}
+
+#[test]
+fn an_empty_file_is_refused() {
+    assert_refused(
+        b"",
+        "`h.wasm` is empty; a handler is a Wasm component",
+        "build it again: the build was interrupted, or wrote to another place",
+    );
+}
+
+#[test]
+fn bytes_that_are_not_wasm_are_refused() {
+    let problem = "`h.wasm` is not Wasm: it does not begin with the bytes `00 61 73 6d`; a handler is a Wasm component";
+    let hint =
+        "build a component for the world `handler` in `wit/`, and give the path of that file";
+    assert_refused(b"\x7f\x12\x99\x00\xff", problem, hint);
+    assert_refused(b"#!/bin/sh\n", problem, hint);
+    assert_refused(
+        b"  (component)",
+        "`h.wasm` is Wasm in its text form; a handler is a Wasm component in binary form",
+        "make it binary with `wasm-tools parse`",
+    );
+}
+
+#[test]
+fn a_core_module_is_refused() {
+    assert_refused(
+        &Wit::new().module("handler"),
+        "`h.wasm` is a core Wasm module; a handler is a Wasm component",
+        "run the component step of the build, such as `wasm-tools component new h.wasm -o handler.wasm`",
+    );
+}
+
+#[test]
+fn a_damaged_component_is_refused() {
+    let bytes = Wit::new().component("handler");
+    assert_refused(
+        &bytes[..6],
+        "`h.wasm` ends after 6 bytes",
+        "build it again: the build was interrupted",
+    );
+    let error = refused(&bytes[..bytes.len() / 2]);
+    assert!(
+        error
+            .problem
+            .starts_with("`h.wasm` is not a valid component: "),
+        "{}",
+        error.problem
+    );
+    let mut encoding = bytes;
+    encoding[4] = 0x77;
+    let error = refused(&encoding);
+    assert_eq!(
+        error.problem,
+        "`h.wasm` is Wasm of an encoding that this host does not know; a handler is a Wasm component"
+    );
+}
+
+#[test]
+fn a_component_for_another_version_of_the_contract_is_refused_before_anything_else() {
+    for version in ["0.2.0", "1.0.0", "0.1.0-rc.1"] {
+        // It wants an import besides that this host does not provide; the version explains it.
+        let wit = Wit::new()
+            .replace("types.wit", "@0.1.0", &format!("@{version}"))
+            .replace(
+                "worlds.wit",
+                "import config;",
+                "import config; import extra;",
+            )
+            .add("extra.wit", "interface extra { f: func(); }");
+        assert_refused(
+            &wit.component("handler"),
+            &format!(
+                "cannot link `h.wasm`: it was built for `hapax:handler@{version}`; this host provides `hapax:handler@0.1.0`"
+            ),
+            &format!(
+                "rebuild it against the `wit/` of this host's release, or run a host that provides `hapax:handler@{version}`"
+            ),
+        );
+    }
+}
+
+#[test]
+fn a_later_patch_of_the_contract_is_loaded_unless_it_uses_what_was_added() {
+    let wit = Wit::new().replace("types.wit", "@0.1.0", "@0.1.7");
+    assert_eq!(
+        loaded(&wit.component("handler")).info().contract_version,
+        "0.1.7"
+    );
+    let wit = wit
+        .replace(
+            "worlds.wit",
+            "import config;",
+            "import config; import replies;",
+        )
+        .add(
+            "replies.wit",
+            "interface replies { reply: func(text: string); }",
+        );
+    assert_refused(
+        &wit.component("handler"),
+        "cannot link `h.wasm`: this host does not provide import `hapax:handler/replies@0.1.7`; it provides `hapax:handler@0.1.0` with `sql`, `outbox`, `log`, `config`",
+        "it was built against a newer release: run a newer host, or rebuild it against this host's `wit/`",
+    );
+}
+
+#[test]
+fn an_unknown_import_is_named() {
+    let wit = Wit::new()
+        .add(
+            "deps/mail/mail.wit",
+            "package acme:mail@1.0.0; interface send { send: func(to: string); }",
+        )
+        .replace(
+            "worlds.wit",
+            "import config;",
+            "import config; import acme:mail/send@1.0.0;",
+        );
+    assert_refused(
+        &wit.component("handler"),
+        "cannot link `h.wasm`: this host does not provide import `acme:mail/send@1.0.0`; it provides `hapax:handler@0.1.0` with `sql`, `outbox`, `log`, `config`",
+        "rebuild against the interfaces in `wit/`, or remove the import",
+    );
+}
+
+#[test]
+fn wasi_has_a_hint_of_its_own() {
+    let wit = Wit::new()
+        .add(
+            "deps/cli/cli.wit",
+            "package wasi:cli@0.2.6; interface environment { get-arguments: func() -> list<string>; } interface exit { exit: func(); }",
+        )
+        .replace(
+            "worlds.wit",
+            "import config;",
+            "import config; import wasi:cli/environment@0.2.6; import wasi:cli/exit@0.2.6;",
+        );
+    assert_refused(
+        &wit.component("handler"),
+        "cannot link `h.wasm`: this host does not provide imports `wasi:cli/environment@0.2.6`, `wasi:cli/exit@0.2.6`; it provides `hapax:handler@0.1.0` with `sql`, `outbox`, `log`, `config`",
+        "build it without WASI: for Rust, the target `wasm32-unknown-unknown`; for other languages, with WASI stubbed out",
+    );
+}
+
+#[test]
+fn a_component_without_handle_is_refused() {
+    let wit = Wit::new().add(
+        "other.wit",
+        "world other { import sql; export run: func(); } world silent { import sql; }",
+    );
+    let hint = "build it for the world `handler` in `wit/`";
+    assert_refused(
+        &wit.component("other"),
+        "cannot link `h.wasm`: it does not export the function `handle`, which this host calls; it exports `run`",
+        hint,
+    );
+    assert_refused(
+        &wit.component("silent"),
+        "cannot link `h.wasm`: it does not export the function `handle`, which this host calls; it exports nothing",
+        hint,
+    );
+}
+
+#[test]
+fn a_handler_of_batches_is_not_supported_yet() {
+    assert_refused(
+        &Wit::new().component("batch-handler"),
+        "cannot link `h.wasm`: it was built for the world `batch-handler`, which this host does not support yet; it runs the world `handler`",
+        "build it for the world `handler` in `wit/`: export `handle`, which takes one message",
+    );
+}
+
+#[test]
+fn a_wrong_type_is_named() {
+    let hint = "rebuild it against the `wit/` of this host's release";
+    let wit = Wit::new().add(
+        "other.wit",
+        "world other { export handle: func(text: string) -> string; }",
+    );
+    let error = refused(&wit.component("other"));
+    assert!(
+        error.problem.starts_with(
+            "cannot link `h.wasm`: it does not fit `hapax:handler@0.1.0`, which this host provides: type-checking export func `handle`"
+        ),
+        "{}",
+        error.problem
+    );
+    assert_eq!(error.hint, hint);
+
+    for (from, to) in [
+        (
+            "execute: func(statement: string, params: list<value>) -> result<u64, error>",
+            "execute: func(statement: string, params: list<value>) -> result<u32, error>",
+        ),
+        (
+            "open-cursor: func(",
+            "explain: func(statement: string) -> string; open-cursor: func(",
+        ),
+    ] {
+        let wit = Wit::new().replace("sql.wit", from, to);
+        let error = refused(&wit.component("handler"));
+        assert!(
+            error.problem.contains("`hapax:handler/sql@0.1.0`")
+                && (error.problem.contains("`execute`") || error.problem.contains("`explain`")),
+            "{}",
+            error.problem
+        );
+        assert_eq!(error.hint, hint);
+    }
+}
+
+#[test]
+fn an_async_handle_is_refused() {
+    let wit = Wit::new().replace(
+        "worlds.wit",
+        "export handle: func(",
+        "export handle: async func(",
+    );
+    let error = refused(&wit.component("handler"));
+    assert!(error.hint.contains("handler"), "{error:?}");
+    assert!(error.problem.contains("async"), "{error:?}");
+}
+
+#[test]
+fn bytes_changed_at_random_are_refused_or_loaded_but_never_panic() {
+    let seed = rand::random();
+    println!("seed {seed}");
+    let mut random = StdRng::seed_from_u64(seed);
+    let runtime = runtime();
+    let original = Wit::new().component("handler");
+    let mut refused = 0;
+    for _ in 0..1_000 {
+        let mut bytes = original.clone();
+        for _ in 0..random.random_range(1..=8) {
+            let at = random.random_range(0..bytes.len());
+            bytes[at] = random.random();
+        }
+        if random.random_ratio(1, 8) {
+            bytes.truncate(random.random_range(0..bytes.len()));
+        }
+        if let Err(error) = runtime.load_blocking("h.wasm", &bytes) {
+            assert!(!error.problem.contains("the compiler failed"), "{error:?}");
+            assert!(error.problem.len() < 8_000);
+            refused += 1;
+        }
+    }
+    assert!(refused > 0);
+}
+
+#[tokio::test]
+async fn files_are_read_off_the_async_threads() {
+    let folder = tempfile::tempdir().unwrap();
+    let runtime = runtime();
+    let path = folder.path().join("missing.wasm");
+    let error = runtime.load_file(&path).await.unwrap_err();
+    assert!(
+        error
+            .problem
+            .starts_with(&format!("cannot read `{}`: ", path.display())),
+        "{error:?}"
+    );
+    let error = runtime.load_file(folder.path()).await.unwrap_err();
+    assert!(error.problem.contains("directory"), "{error:?}");
+    let path = folder.path().join("h.wasm");
+    std::fs::write(&path, Wit::new().component("handler")).unwrap();
+    runtime.load_file(&path).await.unwrap();
+    std::fs::write(&path, b"").unwrap();
+    let error = runtime.load_file(&path).await.unwrap_err();
+    assert!(
+        error
+            .problem
+            .ends_with("is empty; a handler is a Wasm component")
+    );
+    let bytes = Wit::new().component("handler");
+    runtime.load("h.wasm", bytes).await.unwrap();
+}
