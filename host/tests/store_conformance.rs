@@ -1701,7 +1701,7 @@ mod only_postgres {
 
         let mut tx = test.begin().await;
         assert_eq!(claim(&mut tx, &["a"]).await, [FRESH]);
-        test.postgres.as_mut().unwrap().kill();
+        test.postgres.as_mut().unwrap().stop();
         let ended = tx.commit().await;
         assert!(
             matches!(ended.result, Err(CommitError::Unknown(_))),
