@@ -2,6 +2,8 @@
 //!
 //! Each case is a test of its own on each database: `postgres::claims_tell_fresh_from_duplicate`, ...
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod support;
 
 use std::time::Duration;
@@ -1699,7 +1701,7 @@ mod only_postgres {
 
         let mut tx = test.begin().await;
         assert_eq!(claim(&mut tx, &["a"]).await, [FRESH]);
-        test.postgres.as_mut().unwrap().kill();
+        test.postgres.as_mut().unwrap().stop();
         let ended = tx.commit().await;
         assert!(
             matches!(ended.result, Err(CommitError::Unknown(_))),
@@ -1996,6 +1998,20 @@ mod only_postgres {
         tx.execute("INSERT INTO t VALUES (1)", &[]).await.unwrap();
         commit(tx).await;
         assert_eq!(test.number("SELECT count(*) FROM mine.t").await, 1);
+    }
+
+    #[tokio::test]
+    async fn a_server_that_does_not_answer_is_unavailable() {
+        // The connection is taken by the system, and nobody reads from it.
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = silent.local_addr().unwrap();
+        let store = Store::open(&format!("postgres://u:secret@{address}/x")).unwrap();
+        let error = store.connect(&options()).await.unwrap_err();
+        assert!(matches!(error, StoreError::Unavailable(_)), "{error:?}");
+        assert!(
+            error.to_string().contains("no answer within 10 s"),
+            "{error}"
+        );
     }
 
     #[tokio::test]

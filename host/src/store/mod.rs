@@ -1,7 +1,8 @@
 //! The database room: connections, the delivery's transaction, claims, dead letters, outbox and queue rows.
 //!
 //! **Invariant**: nothing outside this room knows sqlx or writes SQL of hapax's own.
-//! **Invariant**: a connection is bare and has one owner; there is no pool, and nothing here is raced against a timeout.
+//! **Invariant**: a connection is bare and has one owner; there is no pool, and nothing but its opening is raced against
+//! a timeout.
 
 mod connection;
 mod guard;

@@ -1,6 +1,10 @@
 //! The tests' PostgreSQL server, for tests inside this room: those that reach below its public doors.
 
-#![allow(dead_code, reason = "the integration tests use more of it")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "the files belong to the integration tests, which use more of them"
+)]
 
 #[path = "../../tests/support/postgres.rs"]
 pub(crate) mod postgres;

@@ -1,6 +1,11 @@
 //! What the tests stand on: real servers that live as long as the test, and a store on each database.
 
-#![allow(dead_code, reason = "each test binary uses its own part")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "each test binary uses its own part"
+)]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 pub mod database;
 pub mod host;

@@ -93,7 +93,8 @@ impl Postgres {
         }
     }
 
-    fn stop(&mut self) {
+    /// Ends the server at once; when this returns, its sessions have ended too.
+    pub fn stop(&mut self) {
         if let Some(mut server) = self.server.take() {
             // "Immediate": without a checkpoint, but the shared memory is given back.
             server.signal(rustix::process::Signal::QUIT);

@@ -1,5 +1,7 @@
 //! Opens a session and sets what the rest of the room relies on, then reads it back.
 
+use std::time::Duration;
+
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, PgConnection, Row as _};
 
@@ -8,6 +10,9 @@ use crate::store::{SessionOptions, StoreError};
 
 /// The oldest server that has all that is needed (`client_connection_check_interval`), as `server_version_num` counts.
 const SERVER_VERSION_MIN: u32 = 140_000;
+
+/// How long the server may take to let a session in. The driver itself would wait for ever for one that does not answer.
+const CONNECT_MAX: Duration = Duration::from_secs(10);
 
 /// How many statements the driver keeps prepared: the host's own and the descriptions of the handlers'.
 const DRIVER_STATEMENTS_MAX: usize = 256;
@@ -48,9 +53,19 @@ pub(super) async fn connect(
     let driver_options = base
         .clone()
         .application_name(&format!("hapax {}", options.purpose));
-    let mut connection = PgConnection::connect_with(&driver_options)
-        .await
-        .map_err(|error| connect_error(base, &error))?;
+    // Nothing has begun yet, so this may be dropped.
+    let opened =
+        tokio::time::timeout(CONNECT_MAX, PgConnection::connect_with(&driver_options)).await;
+    let mut connection = match opened {
+        Ok(opened) => opened.map_err(|error| connect_error(base, &error))?,
+        Err(_) => {
+            return Err(StoreError::Unavailable(format!(
+                "cannot connect to `{}`: no answer within {} s",
+                display(base),
+                CONNECT_MAX.as_secs()
+            )));
+        }
+    };
     if let Some(version) = connection.server_version_num()
         && version < SERVER_VERSION_MIN
     {
@@ -135,7 +150,7 @@ fn settings(base: &PgConnectOptions, options: &SessionOptions) -> Vec<Setting> {
         sql: format!("'{value}'"),
         expected: Some(vec![value.to_owned()]),
     };
-    let milliseconds = |name, span: std::time::Duration| {
+    let milliseconds = |name, span: Duration| {
         let value = span.as_millis().clamp(1, i32::MAX as u128).to_string();
         Setting {
             name,

@@ -254,11 +254,8 @@ pub(in crate::store) fn is_decimal(text: &str) -> bool {
         ),
     };
     let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
-    !(whole.is_empty() && fraction.is_empty())
-        && !exponent.is_empty()
-        && digits(whole)
-        && digits(fraction)
-        && digits(exponent)
+    let has_digits = whole.len() + fraction.len() > 0 && !exponent.is_empty();
+    has_digits && digits(whole) && digits(fraction) && digits(exponent)
 }
 
 /// True for 8-4-4-4-12 hexadecimal digits.
