@@ -1,5 +1,8 @@
 //! The embedded queue as a source, on both databases.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::print_stdout, reason = "seeds and counts explain a failure")]
+
 mod support;
 
 use std::collections::BTreeMap;
