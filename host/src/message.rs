@@ -71,7 +71,7 @@ pub struct Instant {
 
 /// Where a source holds a message: unique within the source for ever, also when the broker's stream is made anew.
 ///
-/// JetStream: `STREAM@<created, Unix seconds>:<sequence>`. Queue: the row's number.
+/// JetStream: `STREAM@<created, Unix seconds with nine decimals>:<sequence>`. Queue: the row's number.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Position(pub String);
 

@@ -1,5 +1,7 @@
 //! The configuration's rules: one small file each in `config/`, and the words for what is wrong.
 
+#![allow(clippy::unwrap_used, reason = "a test may stop at once")]
+
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 

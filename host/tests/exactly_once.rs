@@ -1,5 +1,7 @@
 //! The promise as a whole: thousands of messages, each three times, two hosts at once; every sum must be exact.
 
+#![allow(clippy::unwrap_used, reason = "a test may stop at once")]
+
 mod support;
 
 use std::collections::BTreeMap;

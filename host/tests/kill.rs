@@ -1,5 +1,7 @@
 //! The host dies by SIGKILL at each named point, on both databases and both sources; after a restart every sum is exact.
 
+#![allow(clippy::unwrap_used, reason = "a test may stop at once")]
+
 mod support;
 
 use std::os::unix::process::ExitStatusExt as _;

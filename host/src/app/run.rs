@@ -4,7 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 
 use super::{connect_and_migrate, handler_migrations, jetstream_options, open_store, own_session};
@@ -107,19 +107,16 @@ async fn start_and_wait(
     }
     tracing::info!(store = %store.display(), handlers = contexts.len(), "ready");
 
+    let (done, is_done) = oneshot::channel();
     let flusher = tokio::spawn(flush_counters(
         contexts.clone(),
         Arc::clone(&store),
         connection,
-        drain.clone(),
+        is_done,
     ));
     let ended = wait_for(&mut pipelines, drain, config.shutdown_grace).await;
-    flusher.abort();
-    let connection = match flusher.await {
-        Ok(connection) => connection,
-        // Aborted between two flushes, or a bug: a new connection serves.
-        Err(_) => None,
-    };
+    drop(done);
+    let connection = flusher.await.unwrap_or_default();
     final_flush(&contexts, &store, connection).await;
     if !ended {
         return Err(CommandError::new(
@@ -301,18 +298,21 @@ async fn connect_source(
     }
 }
 
-/// Writes the counters of every handler once a second, until the drain begins. Returns its connection.
+/// Writes the counters of every handler once a second, until `done` is dropped. Returns its connection.
 async fn flush_counters(
     handlers: Vec<Arc<HandlerContext>>,
     store: Arc<Store>,
     connection: Connection,
-    mut drain: watch::Receiver<bool>,
+    mut done: oneshot::Receiver<()>,
 ) -> Option<Connection> {
     let mut connection = Some(connection);
     loop {
-        tokio::select! {
-            _ = drain.wait_for(|draining| *draining) => return connection,
-            () = tokio::time::sleep(COUNTERS_INTERVAL) => {}
+        // Only the wait is raced, never the writing.
+        if tokio::time::timeout(COUNTERS_INTERVAL, &mut done)
+            .await
+            .is_ok()
+        {
+            return connection;
         }
         connection = flush_once(&handlers, &store, connection).await;
     }

@@ -55,7 +55,8 @@ pub fn in_hand_max(lanes: usize) -> usize {
 
 /// Runs a handler's pipeline until it is told to stop. Await it to the end.
 ///
-/// Deliveries that were not run yet are dropped at the drain: their source delivers them again, uncharged.
+/// At the drain, deliveries that were not run yet are given back, uncharged; those that wait for a retry with what is left
+/// of their wait.
 pub async fn run(
     handler: Arc<HandlerContext>,
     mut source: Box<dyn Source>,
@@ -135,8 +136,14 @@ pub async fn run(
     }
 
     // Drain: what did not start goes back, what runs is finished.
-    drop(ready);
-    drop(waiting);
+    let now = Instant::now();
+    let unrun = ready.into_iter().map(|delivery| (Duration::ZERO, delivery));
+    for (wait, delivery) in unrun.chain(waiting.into_deliveries(now)) {
+        if let Err(error) = delivery.nak(wait).await {
+            // It comes again by itself, later.
+            tracing::debug!(handler = %handler.name, %error, "could not give a message back");
+        }
+    }
     for (work, task) in lanes {
         drop(work);
         if let Err(error) = task.await {
@@ -173,6 +180,13 @@ impl Waiting {
 
     fn next_due(&self) -> Option<Instant> {
         self.by_due.first_key_value().map(|((due, _), _)| *due)
+    }
+
+    /// Returns each delivery with what is left of its wait.
+    fn into_deliveries(self, now: Instant) -> impl Iterator<Item = (Duration, Delivery)> {
+        self.by_due
+            .into_iter()
+            .map(move |((due, _), delivery)| (due.saturating_duration_since(now), delivery))
     }
 
     fn take_due(&mut self, now: Instant) -> Vec<Delivery> {

@@ -208,7 +208,7 @@ fn make_data(programs: &Path, login: Option<(u32, u32)>, folder: &Path) {
             }
         })
         .collect();
-    let template = cache.join(format!("{}-data", version.trim_matches('_')));
+    let template = cache.join(format!("{USER}-{}-data", version.trim_matches('_')));
     if !template.exists() {
         init(programs, login, &data);
         // Another test may do the same at once: the first to rename wins.

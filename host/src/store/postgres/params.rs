@@ -254,7 +254,7 @@ pub(in crate::store) fn is_decimal(text: &str) -> bool {
         ),
     };
     let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
-    let has_digits = whole.len() + fraction.len() > 0 && !exponent.is_empty();
+    let has_digits = !(whole.is_empty() && fraction.is_empty() || exponent.is_empty());
     has_digits && digits(whole) && digits(fraction) && digits(exponent)
 }
 
