@@ -12,9 +12,18 @@ use serde_json::Value;
 use crate::process;
 
 /// Returns a call of the cargo that runs xtask, in the repository's root.
+///
+/// What `cargo run` sets for xtask itself is taken away: build scripts of dependencies watch some of these variables (ring's
+/// `CARGO_PKG_NAME`), and would run again each time that cargo is called once from here and once by hand.
 pub(crate) fn command(root: &Path) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root);
+    for (name, _) in std::env::vars_os() {
+        let shown = name.to_string_lossy();
+        if shown.starts_with("CARGO_PKG_") || shown.starts_with("CARGO_MANIFEST_") {
+            command.env_remove(&name);
+        }
+    }
     command
 }
 
