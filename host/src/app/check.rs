@@ -6,7 +6,7 @@ use super::handler_migrations;
 use crate::config::{Config, HandlerConfig};
 use crate::exit::{CommandError, Exit};
 use crate::handler::{Handler, HandlerOptions, Runtime};
-use crate::store::StoreKind;
+use crate::store::{StoreKind, check_handler_migrations};
 
 /// What a checked handler is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -53,7 +53,15 @@ pub async fn check(config: &Config) -> Result<Vec<CheckedHandler>, CommandError>
         let migrations = match &handler.migrations {
             None => 0,
             Some(folder) => match handler_migrations::read(folder, kind) {
-                Ok(migrations) => migrations.len(),
+                Ok(migrations) => {
+                    if let Err(error) = check_handler_migrations(kind, &migrations) {
+                        problems.push(CommandError::store(
+                            &format!("handler `{}`: migrations", handler.name),
+                            &error,
+                        ));
+                    }
+                    migrations.len()
+                }
                 Err((problem, hint)) => {
                     problems.push(CommandError::new(
                         Exit::Configuration,

@@ -253,6 +253,19 @@ async fn migrate_handler(
             tracing::info!(handler = %handler.name, applied, "migrated");
             Ok(())
         }
+        // The message begins with the file's name, unless it is about hapax's own tables.
+        Err(StoreError::Refused(error)) if error.message.starts_with('`') => {
+            Err(CommandError::new(
+                Exit::Configuration,
+                format!(
+                    "handler `{}`: the database refuses the migration {}",
+                    handler.name, error.message
+                ),
+                Some(
+                    "correct the file: nothing of it was applied, and those before it stay applied",
+                ),
+            ))
+        }
         Err(error) => Err(CommandError::store(
             &format!("handler `{}`: migrations", handler.name),
             &error,
