@@ -5,12 +5,15 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader, IsTerminal as _, Read as _, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::app::{self, CheckedHandler, Envelope, HandlerStatus, NewMessage, RunOptions};
-use crate::config::Config;
+use crate::app::{
+    self, CheckedHandler, Envelope, HandlerStatus, Line, NewMessage, RunOptions, Sent,
+};
+use crate::config::{Config, SourceKind};
 use crate::exit::{CommandError, Exit};
 use crate::message::Header;
 
@@ -289,6 +292,7 @@ async fn send(arguments: SendArguments) -> Result<(), CommandError> {
                 (None, payload) => payload.unwrap_or_default().into_bytes(),
             };
             let message = NewMessage {
+                line: None,
                 id: arguments.id,
                 subject: arguments.subject,
                 headers,
@@ -305,7 +309,7 @@ async fn send(arguments: SendArguments) -> Result<(), CommandError> {
         Some(file) => {
             let bar = progress_bar(file);
             let shape = LineShape {
-                file: file.clone(),
+                file: shown(file).into(),
                 envelope: arguments.envelope,
                 id: arguments.id,
                 subject: arguments.subject,
@@ -327,16 +331,36 @@ async fn send(arguments: SendArguments) -> Result<(), CommandError> {
     if arguments.json {
         print_json(&sent)
     } else {
-        print(&format!(
-            "sent {}, dropped by the broker as duplicates {}\n",
-            sent.sent, sent.duplicates
-        ))
+        let has_broker = config
+            .sources
+            .get(&arguments.source)
+            .is_some_and(|source| source.kind != SourceKind::Queue);
+        print(&sent_text(&sent, has_broker))
     }
+}
+
+/// A queue has no broker that could drop anything.
+fn sent_text(sent: &Sent, has_broker: bool) -> String {
+    let messages = count(sent.sent, "message");
+    match sent.duplicates {
+        _ if !has_broker => format!("sent {messages}\n"),
+        1 => format!("sent {messages}; the broker dropped 1 of them as a duplicate\n"),
+        duplicates => {
+            format!("sent {messages}; the broker dropped {duplicates} of them as duplicates\n")
+        }
+    }
+}
+
+/// Returns a number with its noun.
+fn count(number: u64, noun: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {noun}{plural}")
 }
 
 /// How a line becomes a message.
 struct LineShape {
-    file: PathBuf,
+    /// As it is shown.
+    file: Arc<str>,
     envelope: bool,
     id: Option<String>,
     subject: Option<String>,
@@ -349,10 +373,15 @@ impl LineShape {
         number: usize,
         line: std::io::Result<Vec<u8>>,
     ) -> Result<NewMessage, CommandError> {
-        let line = line.map_err(|error| cannot_read(&self.file, &error))?;
+        let place = Line {
+            file: Arc::clone(&self.file),
+            number,
+        };
+        let line = line.map_err(|error| cannot_read(&place, &error))?;
         let line = line.strip_suffix(b"\r").unwrap_or(&line);
         if !self.envelope {
             return Ok(NewMessage {
+                line: Some(place),
                 id: self.id.as_ref().map(|id| format!("{id}-{number}")),
                 subject: self.subject.clone(),
                 headers: self.headers.clone(),
@@ -360,24 +389,42 @@ impl LineShape {
             });
         }
         let envelope: Envelope<'_> = serde_json::from_slice(line).map_err(|error| {
+            // Of its place in the line, only the column says more.
+            let problem = error.to_string();
+            let problem = problem
+                .rsplit_once(" at line ")
+                .map_or(problem.as_str(), |(problem, _)| problem);
             CommandError::new(
                 Exit::Failed,
-                format!("`{}`: line {number}: {error}", self.file.display()),
-                Some("each line must be `{\"id\": .., \"subject\": .., \"headers\": {..}, \"payload\": ..}`"),
+                format!("{place}, column {}: {problem}", error.column()),
+                Some(
+                    "write each line as `{\"payload\": ..}`, with `\"id\": \"..\"`, `\"subject\": \"..\"` and \
+                     `\"headers\": {..}` where they are needed",
+                ),
             )
         })?;
         let mut message = NewMessage::from(envelope);
+        message.line = Some(place);
         message.subject = message.subject.or_else(|| self.subject.clone());
         message.headers.extend(self.headers.iter().cloned());
         Ok(message)
     }
 }
 
-fn cannot_read(file: &Path, error: &std::io::Error) -> CommandError {
+/// Returns how a file is named in messages.
+fn shown(file: &Path) -> String {
+    if file == Path::new("-") {
+        "standard input".to_owned()
+    } else {
+        format!("`{}`", file.display())
+    }
+}
+
+fn cannot_read(what: impl std::fmt::Display, error: &std::io::Error) -> CommandError {
     CommandError::new(
         Exit::Failed,
-        format!("cannot read `{}`: {error}", file.display()),
-        Some("name a file that exists, or `-` for standard input"),
+        format!("cannot read {what}: {error}"),
+        Some("name a file that can be read, or `-` for standard input"),
     )
 }
 
@@ -387,7 +434,7 @@ fn open(file: &Path) -> Result<Box<dyn BufRead>, CommandError> {
     }
     match File::open(file) {
         Ok(opened) => Ok(Box::new(BufReader::new(opened))),
-        Err(error) => Err(cannot_read(file, &error)),
+        Err(error) => Err(cannot_read(shown(file), &error)),
     }
 }
 
@@ -395,7 +442,7 @@ fn read_all(file: &Path) -> Result<Vec<u8>, CommandError> {
     let mut bytes = Vec::new();
     open(file)?
         .read_to_end(&mut bytes)
-        .map_err(|error| cannot_read(file, &error))?;
+        .map_err(|error| cannot_read(shown(file), &error))?;
     Ok(bytes)
 }
 
