@@ -239,7 +239,9 @@ async fn execute(command: Command) -> Result<(), CommandError> {
             if json {
                 print_json(&serde_json::json!({ "handlers": statuses }))
             } else {
-                print(&status_text(&statuses))
+                print(&status_text(&statuses))?;
+                warn_of_unknown_backlogs(&statuses);
+                Ok(())
             }
         }
     }
@@ -546,16 +548,24 @@ fn status_text(statuses: &[HandlerStatus]) -> String {
                 .map_or_else(|| "?".to_owned(), |backlog| backlog.to_string()),
         ]);
     }
-    let mut text = table(&rows);
+    table(&rows)
+}
+
+/// On standard error, so that the table stays a table.
+fn warn_of_unknown_backlogs(statuses: &[HandlerStatus]) {
+    let mut error = std::io::stderr();
     for status in statuses {
-        if let Some(error) = &status.backlog_error {
-            text.push_str(&format!(
-                "warning: the backlog of `{}` is not known: {error}\n",
+        if let Some(why) = &status.backlog_error {
+            let _ = writeln!(
+                error,
+                "warning: the backlog of `{}` is not known: {why}",
                 status.name
-            ));
+            );
+        }
+        if let Some(hint) = &status.backlog_hint {
+            let _ = writeln!(error, "hint: {hint}");
         }
     }
-    text
 }
 
 /// Lays rows out in columns: the first to the left, the others to the right.
