@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, IsTerminal as _, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -22,7 +23,12 @@ use crate::message::Header;
 #[command(
     name = "hapax",
     version,
-    after_help = "Exit codes: 0 done, 1 failed while running, 2 bad command line, 3 bad configuration or component, \
+    after_help = "Examples:\n  \
+                  hapax check\n  \
+                  hapax send payments '{\"account\":\"a1\",\"amount\":5}' --id m1\n  \
+                  hapax run --until-idle\n  \
+                  hapax status\n\n\
+                  Exit codes: 0 done, 1 failed while running, 2 bad command line, 3 bad configuration or component, \
                   4 schema newer than this binary, 70 a bug in hapax.\n\n\
                   Every key of the configuration can be overridden by a variable: `store.url` by HAPAX_STORE__URL."
 )]
@@ -31,13 +37,15 @@ struct Cli {
     command: Command,
 
     /// How log lines are written, on standard error
-    #[arg(long, global = true, value_enum, default_value_t = LogFormat::Text)]
+    #[arg(long, global = true, value_enum, default_value_t = LogFormat::Text, value_name = "FORMAT", help_heading = "Log")]
     log_format: LogFormat,
 
     /// Which log lines are written, such as `debug` or `info,hapax::source=debug`
     #[arg(
         long,
         global = true,
+        help_heading = "Log",
+        value_name = "FILTER",
         env = "HAPAX_LOG",
         default_value = "info,sqlx=warn,async_nats=warn"
     )]
@@ -54,7 +62,8 @@ enum LogFormat {
 enum Command {
     /// Run the handlers: consume, call, commit, acknowledge
     #[command(
-        after_help = "Examples:\n  hapax run\n  hapax run --config examples/credit-account/hapax.toml --until-idle"
+        after_help = "Examples:\n  hapax run\n  hapax run --config examples/credit-account/hapax.toml --until-idle\n  \
+                      HAPAX_STORE__URL=postgres://app@db/app hapax run --log-format json"
     )]
     Run {
         #[command(flatten)]
@@ -64,7 +73,7 @@ enum Command {
         until_idle: bool,
     },
     /// Check the configuration and the components, without database or broker
-    #[command(after_help = "Example:\n  hapax check --config hapax.toml")]
+    #[command(after_help = "Examples:\n  hapax check\n  hapax check --config hapax.toml --json")]
     Check {
         #[command(flatten)]
         config: ConfigFile,
@@ -80,7 +89,7 @@ enum Command {
         generate | hapax send payments --lines - --envelope")]
     Send(SendArguments),
     /// Show what each handler has done, and what waits
-    #[command(after_help = "Example:\n  hapax status --json")]
+    #[command(after_help = "Examples:\n  hapax status\n  hapax status --config hapax.toml --json")]
     Status {
         #[command(flatten)]
         config: ConfigFile,
@@ -230,7 +239,15 @@ async fn execute(command: Command) -> Result<(), CommandError> {
             if json {
                 print_json(&serde_json::json!({ "handlers": checked }))
             } else {
-                print(&checked_text(&config.config, &checked))
+                print(&checked_text(&config.config, &checked))?;
+                if checked.is_empty() {
+                    let _ = writeln!(
+                        std::io::stderr(),
+                        "warning: without a handler there is nothing to run\nhint: {}",
+                        app::NO_HANDLERS_HINT
+                    );
+                }
+                Ok(())
             }
         }
         Command::Send(arguments) => send(arguments).await,
@@ -502,26 +519,50 @@ fn checked_text(file: &Path, handlers: &[CheckedHandler]) -> String {
     let mut text = String::new();
     for handler in handlers {
         text.push_str(&format!(
-            "handler `{}`\n  component  {} ({} bytes, contract {}, sha256 {})\n  imports    {}\n  source     {}\n  consumer   {}\n  \
-             message id {}\n  migrations {}\n",
+            "handler `{}`\n  component  {} ({} bytes, contract {}, sha256 {})\n  imports    {}\n  source     {} ({})\n  \
+             consumer   {}\n  message id {}\n  limits     memory {}, cpu {:?}, time {:?}, rows {}\n  lanes      {}\n  \
+             retry      {}, {:?}..{:?} between them\n  migrations {}\n",
             handler.name,
             handler.component,
             handler.bytes,
             handler.contract,
             &handler.digest[..12],
-            handler.imports.join(", "),
+            if handler.imports.is_empty() {
+                "none".to_owned()
+            } else {
+                handler.imports.join(", ")
+            },
             handler.source,
+            handler.source_kind,
             handler.consumer,
             handler.message_id.join(", "),
+            size(handler.limits.memory_bytes),
+            Duration::from_millis(handler.limits.cpu_ms),
+            Duration::from_millis(handler.limits.time_ms),
+            handler.limits.rows,
+            handler.lanes,
+            count(handler.retry.attempts.into(), "attempt"),
+            Duration::from_millis(handler.retry.backoff_min_ms),
+            Duration::from_millis(handler.retry.backoff_max_ms),
             handler.migrations,
         ));
     }
     text.push_str(&format!(
-        "`{}` is valid: {} handlers\n",
+        "`{}` is valid: {}\n",
         file.display(),
-        handlers.len()
+        count(handlers.len() as u64, "handler")
     ));
     text
+}
+
+/// Writes a size with the largest unit that loses nothing.
+fn size(bytes: u64) -> String {
+    for (unit, name) in [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")] {
+        if bytes >= unit && bytes.is_multiple_of(unit) {
+            return format!("{}{name}", bytes / unit);
+        }
+    }
+    format!("{bytes} bytes")
 }
 
 fn status_text(statuses: &[HandlerStatus]) -> String {

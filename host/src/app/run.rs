@@ -47,7 +47,7 @@ pub async fn run(
         return Err(CommandError::new(
             Exit::Configuration,
             format!("`{}` has no handlers", config.file.display()),
-            Some("write a table `[handlers.NAME]`"),
+            Some(super::NO_HANDLERS_HINT),
         ));
     }
     let components = load_components(config).await?;
