@@ -144,7 +144,8 @@ struct SendArguments {
     #[arg(long, value_name = "FILE")]
     lines: Option<PathBuf>,
     /// Each line is `{"id": .., "subject": .., "headers": {..}, "payload": ..}`
-    #[arg(long, requires = "lines", conflicts_with = "id")]
+    // Clap lets `requires` be if what is required conflicts with something that is there.
+    #[arg(long, requires = "lines", conflicts_with_all = ["id", "payload", "file"])]
     envelope: bool,
     /// Print one JSON object
     #[arg(long)]

@@ -16,7 +16,7 @@ pub enum Exit {
     Failed = 1,
     /// The command line is wrong.
     CommandLine = 2,
-    /// The configuration, or a component that it names, is wrong.
+    /// The configuration, or a component or migration that it names, is wrong.
     Configuration = 3,
     /// The schema of the store is newer than this binary.
     SchemaNewer = 4,
