@@ -5,18 +5,21 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader, IsTerminal as _, Read as _, Write as _};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::app::{
-    self, CheckedHandler, Envelope, HandlerStatus, Line, NewMessage, RunOptions, Sent,
+    self, CheckedHandler, Envelope, HandlerStatus, Line, NewMessage, Next, RunOptions, Sent,
 };
 use crate::config::{Config, SourceKind};
 use crate::exit::{CommandError, Exit};
 use crate::message::Header;
+
+/// Lines that are read before they can be sent.
+const LINES_AHEAD: usize = 1_000;
 
 /// Makes at-least-once messages take effect exactly once, in sandboxed Wasm handlers
 #[derive(Debug, Parser)]
@@ -321,7 +324,7 @@ async fn send(arguments: SendArguments) -> Result<(), CommandError> {
             app::send(
                 &config,
                 &arguments.source,
-                std::iter::once(Ok(message)),
+                std::iter::once(Next::Message(Ok(message))),
                 |_| {},
             )
             .await?
@@ -335,12 +338,8 @@ async fn send(arguments: SendArguments) -> Result<(), CommandError> {
                 subject: arguments.subject,
                 headers,
             };
-            let messages = open(file)?
-                .split(b'\n')
-                .enumerate()
-                .filter(|(_, line)| !matches!(line, Ok(line) if line.trim_ascii().is_empty()))
-                .map(|(index, line)| shape.message(index + 1, line));
-            let sent = app::send(&config, &arguments.source, messages, |sent| {
+            let lines = Lines::read(open(file)?, shape);
+            let sent = app::send(&config, &arguments.source, lines, |sent| {
                 bar.set_position(sent)
             })
             .await;
@@ -375,6 +374,61 @@ fn sent_text(sent: &Sent, has_broker: bool) -> String {
 fn count(number: u64, noun: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{number} {noun}{plural}")
+}
+
+/// Messages read by a thread of their own, so that it shows when the next one is not there yet.
+struct Lines {
+    messages: mpsc::Receiver<Result<NewMessage, CommandError>>,
+    reader: Option<std::thread::JoinHandle<()>>,
+    paused: bool,
+}
+
+impl Lines {
+    fn read(file: Box<dyn BufRead + Send>, shape: LineShape) -> Self {
+        let (sender, messages) = mpsc::sync_channel(LINES_AHEAD);
+        let reader = std::thread::spawn(move || {
+            for (index, line) in file.split(b'\n').enumerate() {
+                if matches!(&line, Ok(line) if line.trim_ascii().is_empty()) {
+                    continue;
+                }
+                let message = shape.message(index + 1, line);
+                // After an error nothing more is asked for.
+                let is_last = message.is_err();
+                if sender.send(message).is_err() || is_last {
+                    return;
+                }
+            }
+        });
+        Self {
+            messages,
+            reader: Some(reader),
+            paused: true,
+        }
+    }
+}
+
+impl Iterator for Lines {
+    type Item = Next;
+
+    fn next(&mut self) -> Option<Next> {
+        let message = match self.messages.try_recv() {
+            Ok(message) => Some(message),
+            Err(mpsc::TryRecvError::Empty) if !self.paused => {
+                self.paused = true;
+                return Some(Next::Pause);
+            }
+            Err(_) => self.messages.recv().ok(),
+        };
+        self.paused = false;
+        if message.is_none()
+            && let Some(reader) = self.reader.take()
+            && let Err(panic) = reader.join()
+        {
+            // Its end is not the end of the file.
+            std::panic::resume_unwind(panic);
+        }
+        message.map(Next::Message)
+    }
 }
 
 /// How a line becomes a message.
@@ -448,7 +502,7 @@ fn cannot_read(what: impl std::fmt::Display, error: &std::io::Error) -> CommandE
     )
 }
 
-fn open(file: &Path) -> Result<Box<dyn BufRead>, CommandError> {
+fn open(file: &Path) -> Result<Box<dyn BufRead + Send>, CommandError> {
     if file == Path::new("-") {
         return Ok(Box::new(BufReader::new(std::io::stdin())));
     }

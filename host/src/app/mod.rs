@@ -13,7 +13,7 @@ use std::time::Duration;
 
 pub use check::{CheckedHandler, CheckedLimits, CheckedRetry, check};
 pub use run::{RunOptions, run};
-pub use send::{Envelope, Line, NewMessage, Sent, send};
+pub use send::{Envelope, Line, NewMessage, Next, Sent, send};
 pub use status::{HandlerStatus, status};
 
 use crate::config::{Config, HandlerConfig, JetStreamConfig};

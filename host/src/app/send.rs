@@ -82,6 +82,15 @@ impl From<Envelope<'_>> for NewMessage {
     }
 }
 
+/// What comes next of that which is to be sent.
+#[derive(Debug)]
+pub enum Next {
+    /// A message, or why it cannot be read.
+    Message(Result<NewMessage, CommandError>),
+    /// The next message may be long in coming: what is there should be sent without it.
+    Pause,
+}
+
 /// What was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize)]
 pub struct Sent {
@@ -100,7 +109,7 @@ pub struct Sent {
 pub async fn send(
     config: &Config,
     name: &str,
-    messages: impl Iterator<Item = Result<NewMessage, CommandError>>,
+    messages: impl Iterator<Item = Next>,
     mut progress: impl FnMut(u64),
 ) -> Result<Sent, CommandError> {
     let Some(source) = config.sources.get(name) else {
@@ -154,7 +163,7 @@ pub async fn send(
 async fn send_to_queue(
     config: &Config,
     name: &str,
-    messages: impl Iterator<Item = Result<NewMessage, CommandError>>,
+    messages: impl Iterator<Item = Next>,
     sent: &mut Sent,
     progress: &mut impl FnMut(u64),
 ) -> Result<(), CommandError> {
@@ -163,22 +172,24 @@ async fn send_to_queue(
     let mut connection = connect_and_migrate(&store, "send").await.map_err(failed)?;
     let mut rows = Vec::new();
     let mut stopped = Ok(());
-    for message in messages {
-        let message = match message.and_then(|message| with_id(config, name, message)) {
-            Ok(message) => message,
-            Err(error) => {
-                stopped = Err(error);
-                break;
+    for next in messages {
+        let is_pause = matches!(next, Next::Pause);
+        if let Next::Message(message) = next {
+            match message.and_then(|message| with_id(config, name, message)) {
+                Ok(message) => rows.push(NewQueueRow {
+                    message_id: message.id,
+                    subject: message.subject.unwrap_or_default(),
+                    content_type: content_type(&message.headers),
+                    headers: message.headers,
+                    payload: message.payload,
+                }),
+                Err(error) => {
+                    stopped = Err(error);
+                    break;
+                }
             }
-        };
-        rows.push(NewQueueRow {
-            message_id: message.id,
-            subject: message.subject.unwrap_or_default(),
-            content_type: content_type(&message.headers),
-            headers: message.headers,
-            payload: message.payload,
-        });
-        if rows.len() == ROWS_PER_TRANSACTION {
+        }
+        if rows.len() == ROWS_PER_TRANSACTION || (is_pause && !rows.is_empty()) {
             connection.enqueue(name, &rows).await.map_err(failed)?;
             sent.sent += rows.len() as u64;
             rows.clear();
@@ -197,7 +208,7 @@ async fn send_to_stream(
     config: &Config,
     name: &str,
     publisher: &mut JetStreamPublisher,
-    messages: impl Iterator<Item = Result<NewMessage, CommandError>>,
+    messages: impl Iterator<Item = Next>,
     sent: &mut Sent,
     progress: &mut impl FnMut(u64),
 ) -> Result<(), CommandError> {
@@ -207,10 +218,20 @@ async fn send_to_stream(
         .find(|subject| !subject.contains(['*', '>']))
         .cloned();
     let mut stopped = Ok(());
-    for message in messages {
-        let published = match message.and_then(|message| with_id(config, name, message)) {
-            Ok(message) => publish(name, publisher, message, default_subject.as_deref()).await,
-            Err(error) => Err(error),
+    for next in messages {
+        let published = match next {
+            Next::Pause => publisher
+                .finish()
+                .await
+                .map_err(|error| refused(name, None, &error)),
+            Next::Message(message) => {
+                match message.and_then(|message| with_id(config, name, message)) {
+                    Ok(message) => {
+                        publish(name, publisher, message, default_subject.as_deref()).await
+                    }
+                    Err(error) => Err(error),
+                }
+            }
         };
         if published.is_err() {
             stopped = published;

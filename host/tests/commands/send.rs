@@ -190,6 +190,31 @@ async fn many_lines_keep_their_order() {
 }
 
 #[tokio::test]
+async fn a_line_is_sent_though_the_next_one_is_long_in_coming() {
+    use std::io::Write as _;
+    let place = Place::with_queue("");
+    place.hapax(&["status"]);
+    let mut probe = place.sqlite().await;
+    let mut child = crate::support::host::hapax()
+        .args(["send", "orders", "--lines", "-", "--id", "x"])
+        .current_dir(place.path())
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    for number in 1..=2 {
+        stdin.write_all(b"line\n").unwrap();
+        probe
+            .wait_for("SELECT count(*) FROM hapax_queue", number)
+            .await;
+    }
+    drop(stdin);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "sent 2 messages\n");
+}
+
+#[tokio::test]
 async fn an_envelope_brings_id_subject_headers_and_the_payload_as_it_stands() {
     let place = Place::with_queue("");
     place.write(
