@@ -10,5 +10,6 @@ mod help;
 mod place;
 mod run;
 mod send;
+mod send_stream;
 mod start;
 mod status;
