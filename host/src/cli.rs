@@ -5,21 +5,33 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader, IsTerminal as _, Read as _, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::app::{self, CheckedHandler, Envelope, HandlerStatus, NewMessage, RunOptions};
-use crate::config::Config;
+use crate::app::{
+    self, CheckedHandler, Envelope, HandlerStatus, Line, NewMessage, Next, RunOptions, Sent,
+};
+use crate::config::{Config, SourceKind};
 use crate::exit::{CommandError, Exit};
 use crate::message::Header;
+
+/// Lines that are read before they can be sent.
+const LINES_AHEAD: usize = 1_000;
 
 /// Makes at-least-once messages take effect exactly once, in sandboxed Wasm handlers
 #[derive(Debug, Parser)]
 #[command(
     name = "hapax",
     version,
-    after_help = "Exit codes: 0 done, 1 failed while running, 2 bad command line, 3 bad configuration or component, \
+    after_help = "Examples:\n  \
+                  hapax check\n  \
+                  hapax send payments '{\"account\":\"a1\",\"amount\":5}' --id m1\n  \
+                  hapax run --until-idle\n  \
+                  hapax status\n\n\
+                  Exit codes: 0 done, 1 failed while running, 2 bad command line, 3 bad configuration or component, \
                   4 schema newer than this binary, 70 a bug in hapax.\n\n\
                   Every key of the configuration can be overridden by a variable: `store.url` by HAPAX_STORE__URL."
 )]
@@ -28,13 +40,15 @@ struct Cli {
     command: Command,
 
     /// How log lines are written, on standard error
-    #[arg(long, global = true, value_enum, default_value_t = LogFormat::Text)]
+    #[arg(long, global = true, value_enum, default_value_t = LogFormat::Text, value_name = "FORMAT", help_heading = "Log")]
     log_format: LogFormat,
 
     /// Which log lines are written, such as `debug` or `info,hapax::source=debug`
     #[arg(
         long,
         global = true,
+        help_heading = "Log",
+        value_name = "FILTER",
         env = "HAPAX_LOG",
         default_value = "info,sqlx=warn,async_nats=warn"
     )]
@@ -51,7 +65,8 @@ enum LogFormat {
 enum Command {
     /// Run the handlers: consume, call, commit, acknowledge
     #[command(
-        after_help = "Examples:\n  hapax run\n  hapax run --config examples/credit-account/hapax.toml --until-idle"
+        after_help = "Examples:\n  hapax run\n  hapax run --config examples/credit-account/hapax.toml --until-idle\n  \
+                      HAPAX_STORE__URL=postgres://app@db/app hapax run --log-format json"
     )]
     Run {
         #[command(flatten)]
@@ -61,7 +76,7 @@ enum Command {
         until_idle: bool,
     },
     /// Check the configuration and the components, without database or broker
-    #[command(after_help = "Example:\n  hapax check --config hapax.toml")]
+    #[command(after_help = "Examples:\n  hapax check\n  hapax check --config hapax.toml --json")]
     Check {
         #[command(flatten)]
         config: ConfigFile,
@@ -77,7 +92,7 @@ enum Command {
         generate | hapax send payments --lines - --envelope")]
     Send(SendArguments),
     /// Show what each handler has done, and what waits
-    #[command(after_help = "Example:\n  hapax status --json")]
+    #[command(after_help = "Examples:\n  hapax status\n  hapax status --config hapax.toml --json")]
     Status {
         #[command(flatten)]
         config: ConfigFile,
@@ -132,7 +147,8 @@ struct SendArguments {
     #[arg(long, value_name = "FILE")]
     lines: Option<PathBuf>,
     /// Each line is `{"id": .., "subject": .., "headers": {..}, "payload": ..}`
-    #[arg(long, requires = "lines", conflicts_with = "id")]
+    // Clap lets `requires` be if what is required conflicts with something that is there.
+    #[arg(long, requires = "lines", conflicts_with_all = ["id", "payload", "file"])]
     envelope: bool,
     /// Print one JSON object
     #[arg(long)]
@@ -227,7 +243,15 @@ async fn execute(command: Command) -> Result<(), CommandError> {
             if json {
                 print_json(&serde_json::json!({ "handlers": checked }))
             } else {
-                print(&checked_text(&config.config, &checked))
+                print(&checked_text(&config.config, &checked))?;
+                if checked.is_empty() {
+                    let _ = writeln!(
+                        std::io::stderr(),
+                        "warning: without a handler there is nothing to run\nhint: {}",
+                        app::NO_HANDLERS_HINT
+                    );
+                }
+                Ok(())
             }
         }
         Command::Send(arguments) => send(arguments).await,
@@ -236,7 +260,9 @@ async fn execute(command: Command) -> Result<(), CommandError> {
             if json {
                 print_json(&serde_json::json!({ "handlers": statuses }))
             } else {
-                print(&status_text(&statuses))
+                print(&status_text(&statuses))?;
+                warn_of_unknown_backlogs(&statuses);
+                Ok(())
             }
         }
     }
@@ -289,6 +315,7 @@ async fn send(arguments: SendArguments) -> Result<(), CommandError> {
                 (None, payload) => payload.unwrap_or_default().into_bytes(),
             };
             let message = NewMessage {
+                line: None,
                 id: arguments.id,
                 subject: arguments.subject,
                 headers,
@@ -297,7 +324,7 @@ async fn send(arguments: SendArguments) -> Result<(), CommandError> {
             app::send(
                 &config,
                 &arguments.source,
-                std::iter::once(Ok(message)),
+                std::iter::once(Next::Message(Ok(message))),
                 |_| {},
             )
             .await?
@@ -305,18 +332,14 @@ async fn send(arguments: SendArguments) -> Result<(), CommandError> {
         Some(file) => {
             let bar = progress_bar(file);
             let shape = LineShape {
-                file: file.clone(),
+                file: shown(file).into(),
                 envelope: arguments.envelope,
                 id: arguments.id,
                 subject: arguments.subject,
                 headers,
             };
-            let messages = open(file)?
-                .split(b'\n')
-                .enumerate()
-                .filter(|(_, line)| !matches!(line, Ok(line) if line.trim_ascii().is_empty()))
-                .map(|(index, line)| shape.message(index + 1, line));
-            let sent = app::send(&config, &arguments.source, messages, |sent| {
+            let lines = Lines::read(open(file)?, shape);
+            let sent = app::send(&config, &arguments.source, lines, |sent| {
                 bar.set_position(sent)
             })
             .await;
@@ -327,16 +350,91 @@ async fn send(arguments: SendArguments) -> Result<(), CommandError> {
     if arguments.json {
         print_json(&sent)
     } else {
-        print(&format!(
-            "sent {}, dropped by the broker as duplicates {}\n",
-            sent.sent, sent.duplicates
-        ))
+        let has_broker = config
+            .sources
+            .get(&arguments.source)
+            .is_some_and(|source| source.kind != SourceKind::Queue);
+        print(&sent_text(&sent, has_broker))
+    }
+}
+
+/// A queue has no broker that could drop anything.
+fn sent_text(sent: &Sent, has_broker: bool) -> String {
+    let messages = count(sent.sent, "message");
+    match sent.duplicates {
+        _ if !has_broker => format!("sent {messages}\n"),
+        1 => format!("sent {messages}; the broker dropped 1 of them as a duplicate\n"),
+        duplicates => {
+            format!("sent {messages}; the broker dropped {duplicates} of them as duplicates\n")
+        }
+    }
+}
+
+/// Returns a number with its noun.
+fn count(number: u64, noun: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {noun}{plural}")
+}
+
+/// Messages read by a thread of their own, so that it shows when the next one is not there yet.
+struct Lines {
+    messages: mpsc::Receiver<Result<NewMessage, CommandError>>,
+    reader: Option<std::thread::JoinHandle<()>>,
+    paused: bool,
+}
+
+impl Lines {
+    fn read(file: Box<dyn BufRead + Send>, shape: LineShape) -> Self {
+        let (sender, messages) = mpsc::sync_channel(LINES_AHEAD);
+        let reader = std::thread::spawn(move || {
+            for (index, line) in file.split(b'\n').enumerate() {
+                if matches!(&line, Ok(line) if line.trim_ascii().is_empty()) {
+                    continue;
+                }
+                let message = shape.message(index + 1, line);
+                // After an error nothing more is asked for.
+                let is_last = message.is_err();
+                if sender.send(message).is_err() || is_last {
+                    return;
+                }
+            }
+        });
+        Self {
+            messages,
+            reader: Some(reader),
+            paused: true,
+        }
+    }
+}
+
+impl Iterator for Lines {
+    type Item = Next;
+
+    fn next(&mut self) -> Option<Next> {
+        let message = match self.messages.try_recv() {
+            Ok(message) => Some(message),
+            Err(mpsc::TryRecvError::Empty) if !self.paused => {
+                self.paused = true;
+                return Some(Next::Pause);
+            }
+            Err(_) => self.messages.recv().ok(),
+        };
+        self.paused = false;
+        if message.is_none()
+            && let Some(reader) = self.reader.take()
+            && let Err(panic) = reader.join()
+        {
+            // Its end is not the end of the file.
+            std::panic::resume_unwind(panic);
+        }
+        message.map(Next::Message)
     }
 }
 
 /// How a line becomes a message.
 struct LineShape {
-    file: PathBuf,
+    /// As it is shown.
+    file: Arc<str>,
     envelope: bool,
     id: Option<String>,
     subject: Option<String>,
@@ -349,10 +447,15 @@ impl LineShape {
         number: usize,
         line: std::io::Result<Vec<u8>>,
     ) -> Result<NewMessage, CommandError> {
-        let line = line.map_err(|error| cannot_read(&self.file, &error))?;
+        let place = Line {
+            file: Arc::clone(&self.file),
+            number,
+        };
+        let line = line.map_err(|error| cannot_read(&place, &error))?;
         let line = line.strip_suffix(b"\r").unwrap_or(&line);
         if !self.envelope {
             return Ok(NewMessage {
+                line: Some(place),
                 id: self.id.as_ref().map(|id| format!("{id}-{number}")),
                 subject: self.subject.clone(),
                 headers: self.headers.clone(),
@@ -360,34 +463,52 @@ impl LineShape {
             });
         }
         let envelope: Envelope<'_> = serde_json::from_slice(line).map_err(|error| {
+            // Of its place in the line, only the column says more.
+            let problem = error.to_string();
+            let problem = problem
+                .rsplit_once(" at line ")
+                .map_or(problem.as_str(), |(problem, _)| problem);
             CommandError::new(
                 Exit::Failed,
-                format!("`{}`: line {number}: {error}", self.file.display()),
-                Some("each line must be `{\"id\": .., \"subject\": .., \"headers\": {..}, \"payload\": ..}`"),
+                format!("{place}, column {}: {problem}", error.column()),
+                Some(
+                    "write each line as `{\"payload\": ..}`, with `\"id\": \"..\"`, `\"subject\": \"..\"` and \
+                     `\"headers\": {..}` where they are needed",
+                ),
             )
         })?;
         let mut message = NewMessage::from(envelope);
+        message.line = Some(place);
         message.subject = message.subject.or_else(|| self.subject.clone());
         message.headers.extend(self.headers.iter().cloned());
         Ok(message)
     }
 }
 
-fn cannot_read(file: &Path, error: &std::io::Error) -> CommandError {
+/// Returns how a file is named in messages.
+fn shown(file: &Path) -> String {
+    if file == Path::new("-") {
+        "standard input".to_owned()
+    } else {
+        format!("`{}`", file.display())
+    }
+}
+
+fn cannot_read(what: impl std::fmt::Display, error: &std::io::Error) -> CommandError {
     CommandError::new(
         Exit::Failed,
-        format!("cannot read `{}`: {error}", file.display()),
-        Some("name a file that exists, or `-` for standard input"),
+        format!("cannot read {what}: {error}"),
+        Some("name a file that can be read, or `-` for standard input"),
     )
 }
 
-fn open(file: &Path) -> Result<Box<dyn BufRead>, CommandError> {
+fn open(file: &Path) -> Result<Box<dyn BufRead + Send>, CommandError> {
     if file == Path::new("-") {
         return Ok(Box::new(BufReader::new(std::io::stdin())));
     }
     match File::open(file) {
         Ok(opened) => Ok(Box::new(BufReader::new(opened))),
-        Err(error) => Err(cannot_read(file, &error)),
+        Err(error) => Err(cannot_read(shown(file), &error)),
     }
 }
 
@@ -395,7 +516,7 @@ fn read_all(file: &Path) -> Result<Vec<u8>, CommandError> {
     let mut bytes = Vec::new();
     open(file)?
         .read_to_end(&mut bytes)
-        .map_err(|error| cannot_read(file, &error))?;
+        .map_err(|error| cannot_read(shown(file), &error))?;
     Ok(bytes)
 }
 
@@ -453,26 +574,50 @@ fn checked_text(file: &Path, handlers: &[CheckedHandler]) -> String {
     let mut text = String::new();
     for handler in handlers {
         text.push_str(&format!(
-            "handler `{}`\n  component  {} ({} bytes, contract {}, sha256 {})\n  imports    {}\n  source     {}\n  consumer   {}\n  \
-             message id {}\n  migrations {}\n",
+            "handler `{}`\n  component  {} ({} bytes, contract {}, sha256 {})\n  imports    {}\n  source     {} ({})\n  \
+             consumer   {}\n  message id {}\n  limits     memory {}, cpu {:?}, time {:?}, rows {}\n  lanes      {}\n  \
+             retry      {}, {:?}..{:?} between them\n  migrations {}\n",
             handler.name,
             handler.component,
             handler.bytes,
             handler.contract,
             &handler.digest[..12],
-            handler.imports.join(", "),
+            if handler.imports.is_empty() {
+                "none".to_owned()
+            } else {
+                handler.imports.join(", ")
+            },
             handler.source,
+            handler.source_kind,
             handler.consumer,
             handler.message_id.join(", "),
+            size(handler.limits.memory_bytes),
+            Duration::from_millis(handler.limits.cpu_ms),
+            Duration::from_millis(handler.limits.time_ms),
+            handler.limits.rows,
+            handler.lanes,
+            count(handler.retry.attempts.into(), "attempt"),
+            Duration::from_millis(handler.retry.backoff_min_ms),
+            Duration::from_millis(handler.retry.backoff_max_ms),
             handler.migrations,
         ));
     }
     text.push_str(&format!(
-        "`{}` is valid: {} handlers\n",
+        "`{}` is valid: {}\n",
         file.display(),
-        handlers.len()
+        count(handlers.len() as u64, "handler")
     ));
     text
+}
+
+/// Writes a size with the largest unit that loses nothing.
+fn size(bytes: u64) -> String {
+    for (unit, name) in [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")] {
+        if bytes >= unit && bytes.is_multiple_of(unit) {
+            return format!("{}{name}", bytes / unit);
+        }
+    }
+    format!("{bytes} bytes")
 }
 
 fn status_text(statuses: &[HandlerStatus]) -> String {
@@ -499,16 +644,24 @@ fn status_text(statuses: &[HandlerStatus]) -> String {
                 .map_or_else(|| "?".to_owned(), |backlog| backlog.to_string()),
         ]);
     }
-    let mut text = table(&rows);
+    table(&rows)
+}
+
+/// On standard error, so that the table stays a table.
+fn warn_of_unknown_backlogs(statuses: &[HandlerStatus]) {
+    let mut error = std::io::stderr();
     for status in statuses {
-        if let Some(error) = &status.backlog_error {
-            text.push_str(&format!(
-                "warning: the backlog of `{}` is not known: {error}\n",
+        if let Some(why) = &status.backlog_error {
+            let _ = writeln!(
+                error,
+                "warning: the backlog of `{}` is not known: {why}",
                 status.name
-            ));
+            );
+        }
+        if let Some(hint) = &status.backlog_hint {
+            let _ = writeln!(error, "hint: {hint}");
         }
     }
-    text
 }
 
 /// Lays rows out in columns: the first to the left, the others to the right.

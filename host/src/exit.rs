@@ -16,7 +16,7 @@ pub enum Exit {
     Failed = 1,
     /// The command line is wrong.
     CommandLine = 2,
-    /// The configuration, or a component that it names, is wrong.
+    /// The configuration, or a component or migration that it names, is wrong.
     Configuration = 3,
     /// The schema of the store is newer than this binary.
     SchemaNewer = 4,
@@ -70,19 +70,29 @@ impl CommandError {
 
     /// The store failed at `doing`.
     pub fn store(doing: &str, error: &StoreError) -> Self {
-        let (exit, hint) = match error {
-            StoreError::SchemaNewer { .. } => (
+        match error {
+            StoreError::SchemaNewer { .. } => Self::new(
                 Exit::SchemaNewer,
+                format!("{doing}: {error}"),
                 Some("run the version of hapax that made it, or a newer one"),
             ),
-            StoreError::Unusable(_) => (Exit::Configuration, None),
-            StoreError::Unavailable(_) => (
+            // The text has its own hint.
+            StoreError::Unusable(_) => {
+                Self::new(Exit::Configuration, format!("{doing}: {error}"), None)
+            }
+            // Why it is not available says that it is not.
+            StoreError::Unavailable(why) => Self::new(
                 Exit::Failed,
+                format!("{doing}: {why}"),
                 Some("check `store.url` in the configuration, and that the database runs"),
             ),
-            StoreError::Busy(_) | StoreError::Refused(_) => (Exit::Failed, None),
-        };
-        Self::new(exit, format!("{doing}: {error}"), hint)
+            StoreError::Busy(_) => Self::new(
+                Exit::Failed,
+                format!("{doing}: {error}"),
+                Some("try again; if it stays like that, look for a transaction that does not end"),
+            ),
+            StoreError::Refused(_) => Self::new(Exit::Failed, format!("{doing}: {error}"), None),
+        }
     }
 
     /// A source failed.

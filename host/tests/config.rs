@@ -130,12 +130,28 @@ fn variables_override_keys() {
         ("HAPAX_HANDLERS__SHIP__LIMITS__TIME", "3s"),
         ("HAPAX_SOURCES__EXTRA__KIND", "queue"),
         ("HAPAX_LOG", "debug"),
+        ("HAPAX_SHUTDOWN_GRACE", "3s"),
+        ("HAPAX_TEST_NATS", "x"),
     ])
     .unwrap();
     assert_eq!(config.store.url, "postgres://elsewhere/db");
     assert_eq!(config.handlers["ship"].retry.attempts, 7);
     assert_eq!(config.handlers["ship"].limits.time, Duration::from_secs(3));
     assert_eq!(config.sources["extra"].kind, SourceKind::Queue);
+
+    assert_eq!(config.shutdown_grace, Duration::from_secs(3));
+
+    let error = set(&[("HAPAX_STORE_URL", "sqlite:x.db")])
+        .unwrap_err()
+        .to_string();
+    assert_eq!(
+        error,
+        format!(
+            "error: `{}`: the variable `HAPAX_STORE_URL` has one underscore where keys are separated by two\n\
+             hint: write it as `HAPAX_STORE__URL` for `store.url`",
+            file.display()
+        )
+    );
 
     let error = set(&[("HAPAX_STORE__URL__X", "1"), ("HAPAX___", "1")])
         .unwrap_err()

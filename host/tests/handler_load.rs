@@ -1,14 +1,13 @@
 //! Every way in which a file fails to be a handler is told apart: what it wants, what the host has, what to do.
 
-#![expect(clippy::unwrap_used, reason = "a test may fail where it stands")]
+#![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
 
-use std::path::Path;
+mod support;
 
 use hapax::handler::{Component, LoadError, Runtime, RuntimeOptions};
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
-use wit_component::{ComponentEncoder, StringEncoding, dummy_module, embed_component_metadata};
-use wit_parser::{LiftLowerAbi, ManglingAndAbi, Resolve};
+use support::wit::Wit;
 
 fn runtime() -> Runtime {
     Runtime::new(&RuntimeOptions {
@@ -16,60 +15,6 @@ fn runtime() -> Runtime {
         memory_max_bytes: 64 << 20,
     })
     .unwrap()
-}
-
-/// The package `hapax:handler` of this repository, to be changed by a test.
-struct Wit {
-    folder: tempfile::TempDir,
-}
-
-impl Wit {
-    fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let wit = Path::new(env!("CARGO_MANIFEST_DIR")).join("../wit");
-        for entry in std::fs::read_dir(wit).unwrap() {
-            let path = entry.unwrap().path();
-            if path.extension().is_some_and(|extension| extension == "wit") {
-                std::fs::copy(&path, folder.path().join(path.file_name().unwrap())).unwrap();
-            }
-        }
-        Self { folder }
-    }
-
-    fn replace(self, file: &str, from: &str, to: &str) -> Self {
-        let path = self.folder.path().join(file);
-        let text = std::fs::read_to_string(&path).unwrap();
-        assert!(text.contains(from), "`{file}` does not contain `{from}`");
-        std::fs::write(path, text.replace(from, to)).unwrap();
-        self
-    }
-
-    fn add(self, file: &str, text: &str) -> Self {
-        let path = self.folder.path().join(file);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, text).unwrap();
-        self
-    }
-
-    /// A core module for `world` whose functions trap.
-    fn module(&self, world: &str) -> Vec<u8> {
-        let mut resolve = Resolve::default();
-        let (package, _) = resolve.push_path(self.folder.path()).unwrap();
-        let world = resolve.select_world(&[package], Some(world)).unwrap();
-        let mangling = ManglingAndAbi::Legacy(LiftLowerAbi::Sync);
-        let mut module = dummy_module(&resolve, world, mangling);
-        embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8).unwrap();
-        module
-    }
-
-    fn component(&self, world: &str) -> Vec<u8> {
-        ComponentEncoder::default()
-            .validate(true)
-            .module(&self.module(world))
-            .unwrap()
-            .encode()
-            .unwrap()
-    }
 }
 
 fn refused(bytes: &[u8]) -> LoadError {
@@ -171,7 +116,7 @@ fn a_component_for_another_version_of_the_contract_is_refused_before_anything_el
     for version in ["0.2.0", "1.0.0", "0.1.0-rc.1"] {
         // It wants an import besides that this host does not provide; the version explains it.
         let wit = Wit::new()
-            .replace("types.wit", "@0.1.0", &format!("@{version}"))
+            .with_version(version)
             .replace(
                 "worlds.wit",
                 "import config;",
@@ -192,7 +137,7 @@ fn a_component_for_another_version_of_the_contract_is_refused_before_anything_el
 
 #[test]
 fn a_later_patch_of_the_contract_is_loaded_unless_it_uses_what_was_added() {
-    let wit = Wit::new().replace("types.wit", "@0.1.0", "@0.1.7");
+    let wit = Wit::new().with_version("0.1.7");
     assert_eq!(
         loaded(&wit.component("handler")).info().contract_version,
         "0.1.7"
@@ -216,18 +161,8 @@ fn a_later_patch_of_the_contract_is_loaded_unless_it_uses_what_was_added() {
 
 #[test]
 fn an_unknown_import_is_named() {
-    let wit = Wit::new()
-        .add(
-            "deps/mail/mail.wit",
-            "package acme:mail@1.0.0; interface send { send: func(to: string); }",
-        )
-        .replace(
-            "worlds.wit",
-            "import config;",
-            "import config; import acme:mail/send@1.0.0;",
-        );
     assert_refused(
-        &wit.component("handler"),
+        &Wit::new().with_unknown_import().component("handler"),
         "cannot link `h.wasm`: this host does not provide import `acme:mail/send@1.0.0`; it provides `hapax:handler@0.1.0` with `sql`, `outbox`, `log`, `config`",
         "rebuild against the interfaces in `wit/`, or remove the import",
     );

@@ -1,12 +1,14 @@
 //! `hapax check`: the configuration and the components, without database or broker.
 
+use std::time::Duration;
+
 use serde::Serialize;
 
 use super::handler_migrations;
-use crate::config::{Config, HandlerConfig};
+use crate::config::{Config, HandlerConfig, SourceKind};
 use crate::exit::{CommandError, Exit};
 use crate::handler::{Handler, HandlerOptions, Runtime};
-use crate::store::StoreKind;
+use crate::store::{StoreKind, check_handler_migrations};
 
 /// What a checked handler is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -25,12 +27,44 @@ pub struct CheckedHandler {
     pub imports: Vec<String>,
     /// The source's name.
     pub source: String,
+    /// What the source is: `queue` or `jetstream`.
+    pub source_kind: &'static str,
     /// The claims' key.
     pub consumer: String,
     /// The places where the message id is looked for, in order.
     pub message_id: Vec<String>,
+    /// What one call may use.
+    pub limits: CheckedLimits,
+    /// Messages that run at the same time.
+    pub lanes: usize,
+    /// How often and when a failed message runs again.
+    pub retry: CheckedRetry,
     /// How many migrations it has.
     pub migrations: usize,
+}
+
+/// What one call of a handler may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct CheckedLimits {
+    /// Linear memory.
+    pub memory_bytes: u64,
+    /// Time of its own code.
+    pub cpu_ms: u64,
+    /// Time from start to end.
+    pub time_ms: u64,
+    /// Rows of one query.
+    pub rows: u64,
+}
+
+/// How often and when a failed message runs again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct CheckedRetry {
+    /// Failed runs before it becomes a dead letter.
+    pub attempts: u32,
+    /// The wait after the first; it doubles with each.
+    pub backoff_min_ms: u64,
+    /// The longest wait.
+    pub backoff_max_ms: u64,
 }
 
 /// Checks everything that `config` names, and reports every problem.
@@ -53,7 +87,15 @@ pub async fn check(config: &Config) -> Result<Vec<CheckedHandler>, CommandError>
         let migrations = match &handler.migrations {
             None => 0,
             Some(folder) => match handler_migrations::read(folder, kind) {
-                Ok(migrations) => migrations.len(),
+                Ok(migrations) => {
+                    if let Err(error) = check_handler_migrations(kind, &migrations) {
+                        problems.push(CommandError::store(
+                            &format!("handler `{}`: migrations", handler.name),
+                            &error,
+                        ));
+                    }
+                    migrations.len()
+                }
                 Err((problem, hint)) => {
                     problems.push(CommandError::new(
                         Exit::Configuration,
@@ -73,6 +115,15 @@ pub async fn check(config: &Config) -> Result<Vec<CheckedHandler>, CommandError>
                 bytes: component.info().size_bytes,
                 imports: component.info().imports.clone(),
                 source: handler.source.clone(),
+                source_kind: match config
+                    .sources
+                    .get(&handler.source)
+                    .map(|source| &source.kind)
+                {
+                    Some(SourceKind::JetStream(_)) => "jetstream",
+                    // The source exists, or the configuration would have been refused.
+                    Some(SourceKind::Queue) | None => "queue",
+                },
                 consumer: handler.consumer.clone(),
                 message_id: handler
                     .message_id
@@ -80,6 +131,18 @@ pub async fn check(config: &Config) -> Result<Vec<CheckedHandler>, CommandError>
                     .iter()
                     .map(ToString::to_string)
                     .collect(),
+                limits: CheckedLimits {
+                    memory_bytes: handler.limits.memory_bytes as u64,
+                    cpu_ms: milliseconds(handler.limits.cpu),
+                    time_ms: milliseconds(handler.limits.time),
+                    rows: handler.limits.rows,
+                },
+                lanes: handler.lanes,
+                retry: CheckedRetry {
+                    attempts: handler.retry.attempts,
+                    backoff_min_ms: milliseconds(handler.retry.backoff_min),
+                    backoff_max_ms: milliseconds(handler.retry.backoff_max),
+                },
                 migrations,
             }),
             Err(error) => problems.push(error),
@@ -89,6 +152,10 @@ pub async fn check(config: &Config) -> Result<Vec<CheckedHandler>, CommandError>
         Some(error) => Err(error),
         None => Ok(checked),
     }
+}
+
+fn milliseconds(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Reads and compiles a handler's component, off the async threads.

@@ -13,6 +13,11 @@ pub(super) fn read(
     kind: StoreKind,
 ) -> Result<Vec<HandlerMigration>, (String, String)> {
     let special = folder.join(kind.as_str());
+    let other = match kind {
+        StoreKind::Postgres => StoreKind::Sqlite,
+        StoreKind::Sqlite => StoreKind::Postgres,
+    };
+    let is_for_other_only = !special.is_dir() && folder.join(other.as_str()).is_dir();
     let folder = if special.is_dir() {
         special
     } else {
@@ -56,6 +61,12 @@ pub(super) fn read(
         })?;
         migrations.push(HandlerMigration { version, file, sql });
     }
+    if migrations.is_empty() && is_for_other_only {
+        return Err((
+            format!("the migrations in `{shown}` are for {other} only, and the store is {kind}"),
+            format!("add a folder `{}` there", kind.as_str()),
+        ));
+    }
     migrations.sort_by_key(|migration| migration.version);
     if let Some(pair) = migrations
         .windows(2)
@@ -98,6 +109,14 @@ mod tests {
         let apart = folder(&[("postgres/1_p.sql", "p"), ("sqlite/1_s.sql", "s")]);
         assert_eq!(read(apart.path(), StoreKind::Postgres).unwrap()[0].sql, "p");
         assert_eq!(read(apart.path(), StoreKind::Sqlite).unwrap()[0].sql, "s");
+
+        let one = folder(&[("postgres/1_p.sql", "p")]);
+        assert!(
+            read(one.path(), StoreKind::Sqlite)
+                .unwrap_err()
+                .0
+                .ends_with("are for PostgreSQL only, and the store is SQLite")
+        );
     }
 
     #[test]

@@ -11,9 +11,9 @@ mod status;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use check::{CheckedHandler, check};
+pub use check::{CheckedHandler, CheckedLimits, CheckedRetry, check};
 pub use run::{RunOptions, run};
-pub use send::{Envelope, NewMessage, Sent, send};
+pub use send::{Envelope, Line, NewMessage, Next, Sent, send};
 pub use status::{HandlerStatus, status};
 
 use crate::config::{Config, HandlerConfig, JetStreamConfig};
@@ -24,6 +24,10 @@ use crate::store::{Connection, SessionOptions, Store, StoreError};
 
 /// How long the host's own statements may wait for a lock, a migration of another host included.
 const OWN_LOCK_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What to do about a configuration without handlers.
+pub const NO_HANDLERS_HINT: &str =
+    "write a table `[handlers.NAME]` with `component = \"FILE.wasm\"` and `source = \"SOURCE\"`";
 
 fn open_store(config: &Config) -> Result<Arc<Store>, CommandError> {
     match Store::open(&config.store.url) {

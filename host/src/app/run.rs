@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
@@ -22,6 +22,8 @@ use crate::text::one_line;
 const COUNTERS_INTERVAL: Duration = Duration::from_secs(1);
 /// The pause between two tries to reach what is needed at start.
 const START_PAUSE: Duration = Duration::from_millis(500);
+/// How often a wait that goes on is told again.
+const WAIT_TOLD_EVERY: Duration = Duration::from_secs(30);
 
 /// How `run` behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +47,7 @@ pub async fn run(
         return Err(CommandError::new(
             Exit::Configuration,
             format!("`{}` has no handlers", config.file.display()),
-            Some("write a table `[handlers.NAME]`"),
+            Some(super::NO_HANDLERS_HINT),
         ));
     }
     let components = load_components(config).await?;
@@ -201,16 +203,37 @@ pub(super) fn runtime(config: &Config) -> Result<Runtime, CommandError> {
     })
 }
 
+/// What was told last about a wait at start: at two tries a second, the same line would bury all others.
+#[derive(Default)]
+struct Wait(Option<(Instant, String)>);
+
+impl Wait {
+    /// True if `why` is news: the first reason, another one, or one that was told a while ago.
+    fn is_news(&mut self, why: &str) -> bool {
+        if let Some((told, before)) = &self.0
+            && before == why
+            && told.elapsed() < WAIT_TOLD_EVERY
+        {
+            return false;
+        }
+        self.0 = Some((Instant::now(), why.to_owned()));
+        true
+    }
+}
+
 /// Waits for the database and brings hapax's own tables up to date. `None` when the drain came first.
 async fn migrated(
     store: &Store,
     drain: &mut watch::Receiver<bool>,
 ) -> Result<Option<Connection>, CommandError> {
+    let mut wait = Wait::default();
     loop {
         match connect_and_migrate(store, "host").await {
             Ok(connection) => return Ok(Some(connection)),
-            Err(error @ (StoreError::Unavailable(_) | StoreError::Busy(_))) => {
-                tracing::warn!(store = %store.display(), why = %one_line(&error.to_string()), "waiting for the database");
+            Err(StoreError::Unavailable(why) | StoreError::Busy(why)) => {
+                if wait.is_news(&why) {
+                    tracing::warn!(why = %one_line(&why), "waiting for the database");
+                }
             }
             Err(error) => return Err(CommandError::store("cannot prepare the store", &error)),
         }
@@ -253,6 +276,19 @@ async fn migrate_handler(
             tracing::info!(handler = %handler.name, applied, "migrated");
             Ok(())
         }
+        // The message begins with the file's name, unless it is about hapax's own tables.
+        Err(StoreError::Refused(error)) if error.message.starts_with('`') => {
+            Err(CommandError::new(
+                Exit::Configuration,
+                format!(
+                    "handler `{}`: the database refuses the migration {}",
+                    handler.name, error.message
+                ),
+                Some(
+                    "correct the file: nothing of it was applied, and those before it stay applied",
+                ),
+            ))
+        }
         Err(error) => Err(CommandError::store(
             &format!("handler `{}`: migrations", handler.name),
             &error,
@@ -276,6 +312,7 @@ async fn connect_source(
             None,
         ));
     };
+    let mut wait = Wait::default();
     loop {
         let connected: Result<Box<dyn Source>, SourceError> = match &source.kind {
             SourceKind::Queue => Ok(Box::new(Queue::new(Arc::clone(store), &source.name))),
@@ -288,7 +325,9 @@ async fn connect_source(
         match connected {
             Ok(source) => return Ok(Some(source)),
             Err(SourceError::Unavailable(why)) => {
-                tracing::warn!(source = %source.name, why = %one_line(&why), "waiting for the source");
+                if wait.is_news(&why) {
+                    tracing::warn!(source = %source.name, why = %one_line(&why), "waiting for the source");
+                }
             }
             Err(error) => return Err(CommandError::source(&source.name, &error)),
         }
@@ -363,4 +402,22 @@ fn host_name() -> &'static str {
             .to_string_lossy()
             .into_owned()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_is_told_when_it_begins_and_when_its_reason_changes() {
+        let mut wait = Wait::default();
+        assert!(wait.is_news("refused"));
+        assert!(!wait.is_news("refused"));
+        assert!(wait.is_news("starting up"));
+        assert!(wait.is_news("refused"));
+        if let Some((told, _)) = &mut wait.0 {
+            *told = told.checked_sub(WAIT_TOLD_EVERY).unwrap();
+        }
+        assert!(wait.is_news("refused"));
+    }
 }

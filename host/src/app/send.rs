@@ -1,5 +1,8 @@
 //! `hapax send`: messages into a source.
 
+use std::fmt;
+use std::sync::Arc;
+
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
@@ -7,15 +10,33 @@ use super::{connect_and_migrate, open_store};
 use crate::config::{Config, SourceKind};
 use crate::exit::{CommandError, Exit};
 use crate::message::{Header, Incoming, Position};
+use crate::source::SourceError;
 use crate::source::jetstream::{self, JetStreamPublisher, PublisherOptions};
 use crate::store::NewQueueRow;
 
 /// Rows of the queue that are written in one transaction.
 const ROWS_PER_TRANSACTION: usize = 500;
 
+/// Where a message was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// As it is shown.
+    pub file: Arc<str>,
+    /// From 1.
+    pub number: usize,
+}
+
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, line {}", self.file, self.number)
+    }
+}
+
 /// A message to send.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct NewMessage {
+    /// Where it was read, if that was a line of many.
+    pub line: Option<Line>,
     /// Its id: the row's id in a queue, the header `Nats-Msg-Id` in a stream.
     pub id: Option<String>,
     /// The topic or subject.
@@ -45,6 +66,7 @@ pub struct Envelope<'a> {
 impl From<Envelope<'_>> for NewMessage {
     fn from(envelope: Envelope<'_>) -> Self {
         Self {
+            line: None,
             id: envelope.id,
             subject: envelope.subject,
             headers: envelope
@@ -60,6 +82,15 @@ impl From<Envelope<'_>> for NewMessage {
     }
 }
 
+/// What comes next of that which is to be sent.
+#[derive(Debug)]
+pub enum Next {
+    /// A message, or why it cannot be read.
+    Message(Result<NewMessage, CommandError>),
+    /// The next message may be long in coming: what is there should be sent without it.
+    Pause,
+}
+
 /// What was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize)]
 pub struct Sent {
@@ -72,12 +103,13 @@ pub struct Sent {
 /// Sends every message to the source `name`, in order, and tells `progress` how many are sent.
 ///
 /// # Errors
-/// An unknown source, a source that cannot be reached, a message that cannot be read (its error is passed on), or one
-/// in which the handler of that source would find no id. What was sent before the error stays sent; the text says how many.
+/// An unknown source, a source that cannot be reached, a message that cannot be read (its error is passed on), one
+/// in which the handler of that source would find no id, or one that the source refuses. All messages before it are sent
+/// nevertheless; the text says how many.
 pub async fn send(
     config: &Config,
     name: &str,
-    messages: impl Iterator<Item = Result<NewMessage, CommandError>>,
+    messages: impl Iterator<Item = Next>,
     mut progress: impl FnMut(u64),
 ) -> Result<Sent, CommandError> {
     let Some(source) = config.sources.get(name) else {
@@ -86,10 +118,15 @@ pub async fn send(
             .keys()
             .map(|name| format!("`{name}`"))
             .collect();
+        let hint = if names.is_empty() {
+            format!("write `[sources.{name}]` with `kind = \"queue\"`")
+        } else {
+            format!("the sources are {}", names.join(", "))
+        };
         return Err(CommandError::new(
             Exit::CommandLine,
             format!("there is no source `{name}` in `{}`", config.file.display()),
-            Some(&format!("the sources are {}", names.join(", "))),
+            Some(&hint),
         ));
     };
     let mut sent = Sent::default();
@@ -115,17 +152,18 @@ pub async fn send(
             .await
         }
     };
-    match result {
-        Ok(()) => Ok(sent),
-        Err(error) if sent.sent == 0 => Err(error),
-        Err(error) => Err(error.after(&format!("{} messages were sent before that", sent.sent))),
+    match (result, sent.sent) {
+        (Ok(()), _) => Ok(sent),
+        (Err(error), 0) => Err(error),
+        (Err(error), 1) => Err(error.after("1 message was sent before that")),
+        (Err(error), count) => Err(error.after(&format!("{count} messages were sent before that"))),
     }
 }
 
 async fn send_to_queue(
     config: &Config,
     name: &str,
-    messages: impl Iterator<Item = Result<NewMessage, CommandError>>,
+    messages: impl Iterator<Item = Next>,
     sent: &mut Sent,
     progress: &mut impl FnMut(u64),
 ) -> Result<(), CommandError> {
@@ -133,32 +171,44 @@ async fn send_to_queue(
     let failed = |error| CommandError::store("cannot write to the queue", &error);
     let mut connection = connect_and_migrate(&store, "send").await.map_err(failed)?;
     let mut rows = Vec::new();
-    let mut messages = messages.peekable();
-    while let Some(message) = messages.next() {
-        let message = message?;
-        require_id(config, name, &message)?;
-        rows.push(NewQueueRow {
-            message_id: message.id,
-            subject: message.subject.unwrap_or_default(),
-            content_type: content_type(&message.headers),
-            headers: message.headers,
-            payload: message.payload,
-        });
-        if rows.len() == ROWS_PER_TRANSACTION || messages.peek().is_none() {
+    let mut stopped = Ok(());
+    for next in messages {
+        let is_pause = matches!(next, Next::Pause);
+        if let Next::Message(message) = next {
+            match message.and_then(|message| with_id(config, name, message)) {
+                Ok(message) => rows.push(NewQueueRow {
+                    message_id: message.id,
+                    subject: message.subject.unwrap_or_default(),
+                    content_type: content_type(&message.headers),
+                    headers: message.headers,
+                    payload: message.payload,
+                }),
+                Err(error) => {
+                    stopped = Err(error);
+                    break;
+                }
+            }
+        }
+        if rows.len() == ROWS_PER_TRANSACTION || (is_pause && !rows.is_empty()) {
             connection.enqueue(name, &rows).await.map_err(failed)?;
             sent.sent += rows.len() as u64;
             rows.clear();
             progress(sent.sent);
         }
     }
-    Ok(())
+    if !rows.is_empty() {
+        connection.enqueue(name, &rows).await.map_err(failed)?;
+        sent.sent += rows.len() as u64;
+        progress(sent.sent);
+    }
+    stopped
 }
 
 async fn send_to_stream(
     config: &Config,
     name: &str,
     publisher: &mut JetStreamPublisher,
-    messages: impl Iterator<Item = Result<NewMessage, CommandError>>,
+    messages: impl Iterator<Item = Next>,
     sent: &mut Sent,
     progress: &mut impl FnMut(u64),
 ) -> Result<(), CommandError> {
@@ -167,34 +217,89 @@ async fn send_to_stream(
         .iter()
         .find(|subject| !subject.contains(['*', '>']))
         .cloned();
-    for message in messages {
-        let message = message?;
-        require_id(config, name, &message)?;
-        let Some(subject) = message.subject.clone().or_else(|| default_subject.clone()) else {
-            return Err(CommandError::new(
-                Exit::CommandLine,
-                format!(
-                    "source `{name}`: the message has no subject, and the stream's subjects are patterns"
-                ),
-                Some("name one with `--subject`"),
-            ));
+    let mut stopped = Ok(());
+    for next in messages {
+        let published = match next {
+            Next::Pause => publisher
+                .finish()
+                .await
+                .map_err(|error| refused(name, None, &error)),
+            Next::Message(message) => {
+                match message.and_then(|message| with_id(config, name, message)) {
+                    Ok(message) => {
+                        publish(name, publisher, message, default_subject.as_deref()).await
+                    }
+                    Err(error) => Err(error),
+                }
+            }
         };
-        publisher
-            .publish(jetstream::NewMessage {
-                id: message.id,
-                subject,
-                headers: message.headers,
-                payload: message.payload,
-            })
-            .await
-            .map_err(|error| CommandError::source(name, &error))?;
+        if published.is_err() {
+            stopped = published;
+            break;
+        }
         (sent.sent, sent.duplicates) = publisher.confirmed();
         progress(sent.sent);
     }
+    // What is under way is confirmed first, also after an error: it counts, and ending now might lose it.
     let finished = publisher.finish().await;
     (sent.sent, sent.duplicates) = publisher.confirmed();
     progress(sent.sent);
-    finished.map_err(|error| CommandError::source(name, &error))
+    stopped.and_then(|()| finished.map_err(|error| refused(name, None, &error)))
+}
+
+async fn publish(
+    name: &str,
+    publisher: &mut JetStreamPublisher,
+    message: NewMessage,
+    default_subject: Option<&str>,
+) -> Result<(), CommandError> {
+    let Some(subject) = message.subject.as_deref().or(default_subject) else {
+        let patterns: Vec<String> = publisher
+            .subjects()
+            .iter()
+            .map(|subject| format!("`{subject}`"))
+            .collect();
+        return Err(CommandError::new(
+            Exit::CommandLine,
+            format!(
+                "{}the message has no subject, and the subjects of source `{name}` are patterns: {}",
+                place(message.line.as_ref()),
+                patterns.join(", ")
+            ),
+            Some("name one that fits with `--subject`"),
+        ));
+    };
+    let new = jetstream::NewMessage {
+        id: message.id,
+        subject: subject.to_owned(),
+        headers: message.headers,
+        payload: message.payload,
+    };
+    let prepared = publisher
+        .prepare(new)
+        .map_err(|error| refused(name, message.line.as_ref(), &error))?;
+    // What fails here may be about a message before this one.
+    publisher
+        .send(prepared)
+        .await
+        .map_err(|error| refused(name, None, &error))
+}
+
+/// A message was not taken: unlike at connecting, this is no fault of the configuration.
+fn refused(name: &str, line: Option<&Line>, error: &SourceError) -> CommandError {
+    match error {
+        SourceError::Unavailable(_) => CommandError::source(name, error),
+        SourceError::Unusable(why) => CommandError::new(
+            Exit::Failed,
+            format!("{}source `{name}`: {why}", place(line)),
+            None,
+        ),
+    }
+}
+
+/// Returns the start of a sentence about a message; empty if it is the only one.
+fn place(line: Option<&Line>) -> String {
+    line.map_or_else(String::new, |line| format!("{line}: "))
 }
 
 fn content_type(headers: &[Header]) -> Option<String> {
@@ -204,8 +309,8 @@ fn content_type(headers: &[Header]) -> Option<String> {
         .and_then(|header| String::from_utf8(header.value.to_vec()).ok())
 }
 
-/// Refuses a message in which a handler of the source would find no id: it would become a dead letter.
-fn require_id(config: &Config, source: &str, message: &NewMessage) -> Result<(), CommandError> {
+/// Returns the message, unless a handler of the source would find no id in it: it would become a dead letter.
+fn with_id(config: &Config, source: &str, message: NewMessage) -> Result<NewMessage, CommandError> {
     let is_queue = config
         .sources
         .get(source)
@@ -235,17 +340,31 @@ fn require_id(config: &Config, source: &str, message: &NewMessage) -> Result<(),
             queue_id: message.id.clone().filter(|_| is_queue),
         };
         if let Err(reason) = handler.message_id.find(&incoming) {
+            let from_option = if is_queue {
+                "queue:id"
+            } else {
+                "header:Nats-Msg-Id"
+            };
+            let takes_option = handler
+                .message_id
+                .places()
+                .iter()
+                .any(|place| place.to_string().eq_ignore_ascii_case(from_option));
+            let hint = if takes_option {
+                "give one with `--id` (in an envelope: `\"id\"`), or put one where the handler's `message_id` looks for it"
+            } else {
+                "put one where the handler's `message_id` looks for it: `--id` gives none there"
+            };
             return Err(CommandError::new(
                 Exit::CommandLine,
                 format!(
-                    "handler `{}` would find no id in the message: {reason}",
+                    "{}handler `{}` would find {reason}",
+                    place(message.line.as_ref()),
                     handler.name
                 ),
-                Some(
-                    "give one with `--id`, or put one where `message_id` of the handler looks for it",
-                ),
+                Some(hint),
             ));
         }
     }
-    Ok(())
+    Ok(message)
 }

@@ -27,6 +27,9 @@ pub struct HandlerStatus {
     /// Why the backlog is absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backlog_error: Option<String>,
+    /// What to do about it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backlog_hint: Option<String>,
 }
 
 /// Returns the figures of every handler.
@@ -69,6 +72,13 @@ pub async fn status(config: &Config) -> Result<Vec<HandlerStatus>, CommandError>
             Ok(backlog) => (Some(backlog), None),
             Err(error) => (None, Some(error)),
         };
+        let (backlog_error, backlog_hint) = match backlog_error {
+            None => (None, None),
+            Some(error) => match error.split_once("\nhint: ") {
+                None => (Some(error), None),
+                Some((error, hint)) => (Some(error.to_owned()), Some(hint.to_owned())),
+            },
+        };
         statuses.push(HandlerStatus {
             name: handler.name.clone(),
             consumer: handler.consumer.clone(),
@@ -78,6 +88,7 @@ pub async fn status(config: &Config) -> Result<Vec<HandlerStatus>, CommandError>
             dead,
             backlog,
             backlog_error,
+            backlog_hint,
         });
     }
     Ok(statuses)

@@ -195,7 +195,7 @@ impl Config {
     /// Reads and checks `file`, with the overrides that `environment` holds.
     ///
     /// An override's name is `HAPAX_` and the key's path in upper case with `__` between the keys and `_` for `-`;
-    /// names without `__` are not overrides. Its value is TOML if it parses as such, else text.
+    /// other names without `__` are not overrides, but one that lacks it by mistake is a problem. Its value is TOML if it parses as such, else text.
     ///
     /// # Errors
     /// Every problem at once.
@@ -243,6 +243,17 @@ impl Config {
     }
 }
 
+/// True for what names a key, or would if its underscore were doubled: ignoring that in silence would leave the file's value.
+fn is_override(name: &str) -> bool {
+    name.strip_prefix("HAPAX_").is_some_and(|rest| {
+        rest.contains("__")
+            || rest == "SHUTDOWN_GRACE"
+            || ["STORE_", "SOURCES_", "HANDLERS_"]
+                .iter()
+                .any(|table| rest.starts_with(table))
+    })
+}
+
 fn apply_overrides(
     table: &mut Table,
     environment: impl IntoIterator<Item = (String, String)>,
@@ -250,7 +261,7 @@ fn apply_overrides(
 ) {
     let mut overrides: Vec<(String, String)> = environment
         .into_iter()
-        .filter(|(name, _)| name.starts_with("HAPAX_") && name.contains("__"))
+        .filter(|(name, _)| is_override(name))
         .collect();
     overrides.sort();
     for (name, text) in overrides {
@@ -264,6 +275,9 @@ fn apply_overrides(
             .and_then(|mut table| table.remove("value"))
             .unwrap_or_else(|| Value::String(text.clone()));
         let problem = match keys.split_last() {
+            Some((_, [])) if keys[0] != "shutdown_grace" => {
+                format!("the variable `{name}` has one underscore where keys are separated by two")
+            }
             Some((last, parents)) if keys.iter().all(|key| !key.is_empty()) => {
                 match table_at(table, parents) {
                     Some(here) => {

@@ -58,6 +58,17 @@ pub(crate) fn checksum(migration: &HandlerMigration) -> [u8; 32] {
     Sha256::digest(migration.sql.as_bytes()).into()
 }
 
+/// Checks a handler's migrations as far as that goes without their database.
+///
+/// # Errors
+/// `Unusable`, as when they are applied.
+pub fn check_handler_migrations(
+    kind: StoreKind,
+    migrations: &[HandlerMigration],
+) -> Result<(), StoreError> {
+    handler_missing(kind, migrations, &[]).map(|_| ())
+}
+
 /// Returns a handler's migrations that are not recorded yet, in order.
 ///
 /// # Errors
@@ -65,15 +76,10 @@ pub(crate) fn checksum(migration: &HandlerMigration) -> [u8; 32] {
 /// with a number below a recorded one, a transaction command in a new file.
 pub(crate) fn handler_missing<'a>(
     kind: StoreKind,
-    handler: &str,
     migrations: &'a [HandlerMigration],
     recorded: &[Recorded],
 ) -> Result<Vec<&'a HandlerMigration>, StoreError> {
-    let unusable = |text: String| {
-        Err(StoreError::Unusable(format!(
-            "the migrations of handler `{handler}`: {text}"
-        )))
-    };
+    let unusable = |text: String| Err(StoreError::Unusable(text));
     let mut sorted: Vec<&HandlerMigration> = migrations.iter().collect();
     sorted.sort_by_key(|migration| migration.version);
     for pair in sorted.windows(2) {
@@ -88,14 +94,14 @@ pub(crate) fn handler_missing<'a>(
         match sorted.iter().find(|new| new.version == old.version) {
             None => {
                 return unusable(format!(
-                    "`{}` was applied to this database and is missing now: put it back",
+                    "`{}` was applied to this database and is missing now\nhint: put it back",
                     old.file
                 ));
             }
             Some(new) if checksum(new)[..] != old.checksum[..] => {
                 return unusable(format!(
-                    "`{}` has changed since it was applied to this database: put the old text back and write the change \
-                     as a new file",
+                    "`{}` has changed since it was applied to this database\nhint: put the old text back, and write the \
+                     change as a new file",
                     new.file
                 ));
             }
@@ -112,7 +118,7 @@ pub(crate) fn handler_missing<'a>(
             && new.version < last
         {
             return unusable(format!(
-                "`{}` is new, but number {last} was applied already: give it a higher number",
+                "`{}` is new, but number {last} was applied already\nhint: give it a higher number",
                 new.file
             ));
         }
@@ -121,7 +127,7 @@ pub(crate) fn handler_missing<'a>(
         }
         if let Some(command) = guard::transaction_command(kind, &new.sql) {
             return unusable(format!(
-                "`{}` contains `{command}`: each file runs in one transaction of the host's, leave it out",
+                "`{}` contains `{command}`\nhint: leave it out: each file runs in a transaction of the host's",
                 new.file
             ));
         }
@@ -170,7 +176,7 @@ mod tests {
         let (one, two, ten) = (file(1, "a"), file(2, "b"), file(10, "c"));
         let all = [ten.clone(), one.clone(), two.clone()];
         let missing = |migrations: &[HandlerMigration], recorded: &[Recorded]| {
-            handler_missing(kind, "h", migrations, recorded)
+            handler_missing(kind, migrations, recorded)
                 .map(|missing| missing.iter().map(|one| one.version).collect::<Vec<_>>())
                 .map_err(|error| error.to_string())
         };

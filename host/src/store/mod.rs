@@ -21,6 +21,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 pub use connection::Connection;
+pub use migrations::check_handler_migrations;
 pub(crate) use session::Session;
 pub use session::{
     Attempt, Baton, Claim, ClaimAs, ClaimRequest, CommitError, Counters, DeadLetter,
@@ -83,7 +84,7 @@ impl Store {
         } else {
             let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
             return Err(StoreError::Unusable(format!(
-                "the store's URL begins with `{scheme}:`; write `postgres://user:password@host:port/database` or \
+                "the store's URL begins with `{scheme}:`\nhint: write `postgres://user:password@host:port/database` or \
                  `sqlite:path`"
             )));
         };

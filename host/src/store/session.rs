@@ -46,7 +46,7 @@ pub enum StoreError {
     /// The database refused a statement of the host's own.
     #[error("the database refused: {0}")]
     Refused(SqlError),
-    /// The store cannot be used as it is configured; the text says what to do.
+    /// The store cannot be used as it is configured; the text says what to do, on a line that begins with `hint: `.
     #[error("{0}")]
     Unusable(String),
 }

@@ -1,6 +1,6 @@
 //! The binary `hapax` as a process, heard through its log.
 
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
@@ -31,13 +31,35 @@ pub struct Output {
     pub err: String,
 }
 
-/// Runs `hapax` with `arguments` in `folder` to its end.
+/// Runs `hapax` with `arguments` in `folder` to its end, without input.
 pub fn run(folder: &Path, arguments: &[&str]) -> Output {
-    let output = hapax()
+    run_with(folder, arguments, &[], b"")
+}
+
+/// As `run`, with variables and with bytes on standard input.
+pub fn run_with(
+    folder: &Path,
+    arguments: &[&str],
+    variables: &[(&str, &str)],
+    input: &[u8],
+) -> Output {
+    let mut child = hapax()
         .args(arguments)
+        .envs(variables.iter().copied())
         .current_dir(folder)
-        .output()
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
         .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let output = std::thread::scope(|scope| {
+        scope.spawn(move || {
+            // A command that ends early does not read it.
+            let _ = stdin.write_all(input);
+        });
+        child.wait_with_output().unwrap()
+    });
     Output {
         status: output.status,
         out: String::from_utf8(output.stdout).unwrap(),
@@ -120,7 +142,8 @@ impl Host {
         self.signal(rustix::process::Signal::KILL);
     }
 
-    fn signal(&self, signal: rustix::process::Signal) {
+    /// Sends it a signal.
+    pub fn signal(&self, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, signal).unwrap();
     }

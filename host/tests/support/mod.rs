@@ -13,3 +13,4 @@ pub mod nats;
 pub mod postgres;
 pub mod scene;
 pub mod server;
+pub mod wit;

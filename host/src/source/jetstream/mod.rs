@@ -27,7 +27,7 @@ use crate::message::Instant;
 use connect::Link;
 use fetch::Fetcher;
 use hand::Hand;
-pub use publish::{JetStreamPublisher, NewMessage, PublisherOptions};
+pub use publish::{JetStreamPublisher, NewMessage, Prepared, PublisherOptions};
 
 /// How long `close` waits for the server to confirm that it got the last answers.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);

@@ -56,6 +56,13 @@ pub struct NewMessage {
     pub payload: Bytes,
 }
 
+/// A message of which is known that the stream takes its subject and NATS its headers.
+#[derive(Debug)]
+pub struct Prepared {
+    subject: String,
+    publish: PublishMessage,
+}
+
 /// Publishes into one stream, in order.
 pub struct JetStreamPublisher {
     link: Link,
@@ -92,21 +99,29 @@ impl JetStreamPublisher {
         &self.subjects
     }
 
+    /// Prepares a message and sends it.
+    ///
+    /// # Errors
+    /// As `prepare` and `send`.
+    pub async fn publish(&mut self, message: NewMessage) -> Result<(), SourceError> {
+        let prepared = self.prepare(message)?;
+        self.send(prepared).await
+    }
+
     /// Sends a message; waits for confirmations only if many are missing. Call `finish` after the last.
     ///
     /// # Errors
-    /// `Unusable`: this message, or one before it, can't be stored; the text says which. `Unavailable`: the connection
-    /// was lost; what is not in `confirmed` may be stored or not, and sending it again under the same id is harmless.
-    pub async fn publish(&mut self, message: NewMessage) -> Result<(), SourceError> {
-        let subject = message.subject.clone();
-        let publish = self.prepare(message)?;
+    /// `Unusable`: the server did not store this message, or one before it. `Unavailable`: the connection was lost; what
+    /// is not in `confirmed` may be stored or not, and sending it again under the same id is harmless.
+    pub async fn send(&mut self, message: Prepared) -> Result<(), SourceError> {
+        let Prepared { subject, publish } = message;
         while self.unconfirmed.len() >= UNCONFIRMED_MAX {
             self.confirm_one().await?;
         }
         let ack = self
             .link
             .context
-            .send_publish(subject.clone(), publish)
+            .send_publish(subject, publish)
             .await
             .map_err(|error| self.failed(&error))?;
         self.unconfirmed.push_back(ack.into_future());
@@ -156,7 +171,11 @@ impl JetStreamPublisher {
         Ok(())
     }
 
-    fn prepare(&self, message: NewMessage) -> Result<PublishMessage, SourceError> {
+    /// Checks a message without sending it.
+    ///
+    /// # Errors
+    /// `Unusable`: the stream does not take its subject, or NATS not its headers or its id.
+    pub fn prepare(&self, message: NewMessage) -> Result<Prepared, SourceError> {
         let subject = &message.subject;
         connect::check_filter(subject)?;
         if subject.split('.').any(|token| token == "*" || token == ">") {
@@ -187,10 +206,13 @@ impl JetStreamPublisher {
             headers.insert(NATS_MESSAGE_ID, value);
         }
         let publish = PublishMessage::build().payload(message.payload);
-        Ok(if headers.is_empty() {
-            publish
-        } else {
-            publish.headers(headers)
+        Ok(Prepared {
+            publish: if headers.is_empty() {
+                publish
+            } else {
+                publish.headers(headers)
+            },
+            subject: message.subject,
         })
     }
 

@@ -22,7 +22,7 @@ pub(in crate::store) fn parse(url: &str) -> Result<PgConnectOptions, StoreError>
     let options: PgConnectOptions = url.parse().map_err(|error: sqlx::Error| {
         // The driver's words name the part that is wrong, never the whole URL.
         StoreError::Unusable(format!(
-            "the store's URL can't be read: {}; write `postgres://user:password@host:port/database`",
+            "the store's URL can't be read: {}\nhint: write `postgres://user:password@host:port/database`",
             errors::describe(&error)
         ))
     })?;
@@ -70,7 +70,7 @@ pub(super) async fn connect(
         && version < SERVER_VERSION_MIN
     {
         return Err(StoreError::Unusable(format!(
-            "the server at `{}` is PostgreSQL {}; version 14 or newer is needed",
+            "the server at `{}` is PostgreSQL {}\nhint: use version 14 or newer",
             display(base),
             version / 10_000
         )));
@@ -126,7 +126,7 @@ pub(super) async fn connect(
             && !expected.contains(&value)
         {
             return Err(StoreError::Unusable(format!(
-                "the session at `{}` has `{name} = {value}` although `{}` was set: connect to the server itself, or \
+                "the session at `{}` has `{name} = {value}` although `{}` was set\nhint: connect to the server itself, or \
                  through a pooler in session mode",
                 display(base),
                 expected.join("` or `")
@@ -223,16 +223,15 @@ fn connect_error(base: &PgConnectOptions, error: &sqlx::Error) -> StoreError {
         .as_database_error()
         .and_then(|error| error.code())
         .unwrap_or_default();
-    // Wrong login, wrong database, no right to connect: these don't mend themselves.
-    if ["28", "3D", "42"]
-        .iter()
-        .any(|class| sqlstate.starts_with(class))
-        || matches!(error, sqlx::Error::Configuration(_))
-    {
-        StoreError::Unusable(text)
-    } else {
-        StoreError::Unavailable(text)
-    }
+    // These don't mend themselves.
+    let hint = match sqlstate.get(..2).unwrap_or_default() {
+        "28" => "\nhint: check the user and the password in `store.url`",
+        "3D" => "\nhint: create the database, or correct its name in `store.url`",
+        "42" => "\nhint: give the login the right to connect, or use another in `store.url`",
+        _ if matches!(error, sqlx::Error::Configuration(_)) => "\nhint: correct `store.url`",
+        _ => return StoreError::Unavailable(text),
+    };
+    StoreError::Unusable(text + hint)
 }
 
 /// Returns the `SET LOCAL` that gives a transaction of the host's own all the time it needs.

@@ -223,8 +223,7 @@ impl PostgresSession {
             })
             .collect::<Result<Vec<_>, sqlx::Error>>()
             .map_err(|error| self.host_error(&error))?;
-        let missing =
-            migrations::handler_missing(StoreKind::Postgres, handler, migrations, &recorded)?;
+        let missing = migrations::handler_missing(StoreKind::Postgres, migrations, &recorded)?;
         let Some(next) = missing.first() else {
             return Ok(false);
         };

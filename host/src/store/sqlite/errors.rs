@@ -64,6 +64,19 @@ pub(super) fn describe(error: &sqlx::Error) -> String {
     }
 }
 
+/// Returns what to do about a file that can't be opened, as a hint's line of its own; empty if nothing is known.
+pub(super) fn open_hint(error: &sqlx::Error) -> &'static str {
+    match result_code(error).map(|code| code & 0xff) {
+        // PERM, READONLY, CANTOPEN
+        Some(3 | 8 | 14) => {
+            "\nhint: `store.url` must name a file, and this user must be able to write to it and to its folder"
+        }
+        // NOTADB
+        Some(26) => "\nhint: correct `store.url`: this file is something else",
+        _ => "",
+    }
+}
+
 /// Turns an error into the contract's record.
 pub(super) fn sql_error(error: &sqlx::Error) -> SqlError {
     let (Some(database), Some(code)) = (error.as_database_error(), result_code(error)) else {

@@ -61,13 +61,17 @@ pub(super) fn parse(rest: &str) -> Result<PathBuf, StoreError> {
         )))
     };
     if path.is_empty() {
-        return unusable("has no path: write `sqlite:hapax.db`");
+        return unusable("has no path\nhint: write `sqlite:hapax.db`");
     }
     if path.starts_with(":memory:") {
-        return unusable("is in memory, where nothing survives: name a file");
+        return unusable(
+            "is in memory, where nothing survives\nhint: name a file: `sqlite:hapax.db`",
+        );
     }
     if path.starts_with("file:") || path.contains('?') {
-        return unusable("has options, which are not supported: name a file only");
+        return unusable(
+            "has options, which are not supported\nhint: name a file only: `sqlite:hapax.db`",
+        );
     }
     if path.contains('\0') {
         return unusable("contains NUL");
@@ -153,7 +157,8 @@ impl SqliteSession {
             && !folder.is_dir()
         {
             return Err(StoreError::Unusable(format!(
-                "the store's file `{}` can't be opened: there is no folder `{}`; make it first",
+                "the store's file `{}` can't be opened: there is no folder `{}`\nhint: make it first, or \
+                 correct `store.url`",
                 path.display(),
                 folder.display()
             )));
@@ -180,9 +185,10 @@ impl SqliteSession {
                 }
                 Err(error) => {
                     let text = format!(
-                        "the store's file `{}` can't be opened: {}",
+                        "the store's file `{}` can't be opened: {}{}",
                         path.display(),
-                        errors::describe(&error)
+                        errors::describe(&error),
+                        errors::open_hint(&error)
                     );
                     return Err(match errors::class(&error) {
                         Class::Busy => StoreError::Busy(text),
@@ -242,8 +248,8 @@ impl SqliteSession {
             };
             if value != expected {
                 return Err(StoreError::Unusable(format!(
-                    "the store's file `{}` has `{name} = {value}` although `{expected}` was set; is its file system \
-                     able to lock and to share memory?",
+                    "the store's file `{}` has `{name} = {value}` although `{expected}` was set\nhint: put it on a local \
+                     file system: this one cannot lock or share memory",
                     path.display()
                 )));
             }
@@ -376,8 +382,7 @@ impl SqliteSession {
             })
             .collect::<Result<Vec<_>, sqlx::Error>>()
             .map_err(|error| self.host_error(&error))?;
-        let missing =
-            migrations::handler_missing(StoreKind::Sqlite, handler, migrations, &recorded)?;
+        let missing = migrations::handler_missing(StoreKind::Sqlite, migrations, &recorded)?;
         let Some(next) = missing.first() else {
             return Ok(false);
         };
