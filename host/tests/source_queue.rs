@@ -109,10 +109,11 @@ async fn process(test: &TestStore, delivery: Delivery) -> bool {
         tx.claim("c", std::slice::from_ref(&request), None)
             .await
             .unwrap();
-        if !tx
-            .take_queue_row(delivery.queue_row.unwrap())
+        if tx
+            .take_queue_rows(&[delivery.queue_row.unwrap()])
             .await
             .unwrap()
+            .is_empty()
         {
             tx.rollback().await.unwrap();
             return false;

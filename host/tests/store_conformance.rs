@@ -1214,19 +1214,19 @@ mod cases {
         connection.enqueue("q", &[queued("a")]).await.unwrap();
         let number = connection.peek_queue("q", &[], 1).await.unwrap()[0].number;
         let mut tx = Tx::begin(connection).await.unwrap();
-        assert!(tx.take_queue_row(number).await.unwrap());
-        assert!(!tx.take_queue_row(number).await.unwrap());
+        assert_eq!(tx.take_queue_rows(&[number]).await.unwrap(), [number]);
+        assert_eq!(tx.take_queue_rows(&[number]).await.unwrap(), [0_i64; 0]);
         let mut tx = Tx::begin(tx.rollback().await.unwrap()).await.unwrap();
         claim(&mut tx, &["a"]).await;
-        assert!(tx.take_queue_row(number).await.unwrap());
+        assert_eq!(tx.take_queue_rows(&[number]).await.unwrap(), [number]);
         if test.kind() == StoreKind::Postgres {
             // Another host does not wait for it.
             let mut other = test.begin().await;
-            assert!(!other.take_queue_row(number).await.unwrap());
+            assert_eq!(other.take_queue_rows(&[number]).await.unwrap(), [0_i64; 0]);
         }
         let connection = commit(tx).await;
         let mut tx = Tx::begin(connection).await.unwrap();
-        assert!(!tx.take_queue_row(number).await.unwrap());
+        assert_eq!(tx.take_queue_rows(&[number]).await.unwrap(), [0_i64; 0]);
         let mut connection = commit(tx).await;
         assert_eq!(connection.queue_backlog("q").await.unwrap(), 0);
     }

@@ -15,8 +15,8 @@ use crate::{cargo, guests, process, tools};
 /// The version that is installed where there is none; it needs no newer compiler than this workspace does.
 const NEXTEST_VERSION: &str = "0.9.151";
 
-/// The packages whose formatting is checked, beside the workspace's own.
-const OTHER_PACKAGES: [&str; 3] = ["examples", "guest-sdk/rust", "host/tests/guests"];
+/// The workspaces beside this one: the SDK and the handlers. Their own tests run natively, with the ordinary compiler.
+const GUEST_WORKSPACES: [&str; 3] = ["guest-sdk/rust", "examples", "host/tests/guests"];
 
 /// What `cargo xtask test` was asked for.
 #[derive(Debug)]
@@ -37,6 +37,9 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<ExitCode> {
         check_style(root)?;
     }
     guests::build(root, &wasm)?;
+    if options.arguments.is_empty() {
+        test_guests(root)?;
+    }
 
     process::say("building and running the tests (the first time takes minutes)");
     // The daemon is built with them: its tests ask cargo for the binary.
@@ -64,26 +67,50 @@ fn check_style(root: &Path) -> anyhow::Result<()> {
     process::say("checking the formatting (cargo fmt --check)");
     process::run(cargo::command(root).args(["fmt", "--all", "--check"]))
         .context("run `cargo fmt --all`")?;
-    for package in OTHER_PACKAGES {
-        let manifest = root.join(package).join("Cargo.toml");
-        if manifest.exists() {
-            process::run(
-                cargo::command(root)
-                    .args(["fmt", "--all", "--check", "--manifest-path"])
-                    .arg(&manifest),
-            )
-            .with_context(|| format!("run `cargo fmt --all` in `{package}`"))?;
-        }
+    for workspace in GUEST_WORKSPACES {
+        process::run(guest_cargo(root, workspace, "fmt").args(["--all", "--check"]))
+            .with_context(|| format!("run `cargo fmt --all` in `{workspace}`"))?;
     }
     process::say("checking the lints (cargo clippy, warnings denied)");
-    process::run(cargo::command(root).args([
-        "clippy",
-        "--workspace",
-        "--all-targets",
-        "--",
-        "-D",
-        "warnings",
-    ]))
+    let lints = ["--workspace", "--all-targets"];
+    let denied = ["--", "-D", "warnings"];
+    process::run(cargo::command(root).arg("clippy").args(lints).args(denied))?;
+    for workspace in GUEST_WORKSPACES {
+        let mut clippy = guest_cargo(root, workspace, "clippy");
+        process::run(clippy.args(lints).args(native_target(root)).args(denied))?;
+    }
+    Ok(())
+}
+
+/// Runs the tests of the SDK and of the handlers that need no host, documentation examples included.
+fn test_guests(root: &Path) -> anyhow::Result<()> {
+    process::say("testing the SDK and the handlers by themselves");
+    for workspace in GUEST_WORKSPACES {
+        let mut test = guest_cargo(root, workspace, "test");
+        process::run(
+            test.args(["--quiet", "--workspace"])
+                .args(native_target(root)),
+        )?;
+    }
+    Ok(())
+}
+
+/// Returns a call of `cargo SUBCOMMAND` on another workspace.
+fn guest_cargo(root: &Path, workspace: &str, subcommand: &str) -> Command {
+    let mut cargo = cargo::command(root);
+    cargo
+        .arg(subcommand)
+        .arg("--manifest-path")
+        .arg(root.join(workspace).join("Cargo.toml"));
+    cargo
+}
+
+/// Keeps native builds of guests apart from those for Wasm, whose compiler may be another.
+fn native_target(root: &Path) -> [OsString; 2] {
+    [
+        "--target-dir".into(),
+        root.join("target/native-guests").into(),
+    ]
 }
 
 /// Returns a call of `cargo nextest`, which is installed into `target/tools` if this machine has none.

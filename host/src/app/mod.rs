@@ -61,6 +61,6 @@ fn jetstream_options(stream: &JetStreamConfig, handler: &HandlerConfig) -> JetSt
         ack_wait: stream.ack_wait,
         consumer: handler.consumer.clone(),
         start: handler.start.unwrap_or(Start::All),
-        in_hand_max: in_hand_max(handler.lanes),
+        in_hand_max: in_hand_max(handler),
     }
 }

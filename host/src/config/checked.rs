@@ -34,6 +34,10 @@ const LIMIT_CPU_DEFAULT: Duration = Duration::from_secs(1);
 const LIMIT_TIME_DEFAULT: Duration = Duration::from_secs(10);
 /// Rows that one query may return.
 const LIMIT_ROWS_DEFAULT: u64 = 10_000;
+/// Messages in one transaction, at the most.
+const BATCH_MAX_DEFAULT: usize = 50;
+/// How long a batch may hold its locks.
+const BATCH_MAX_HOLD_DEFAULT: Duration = Duration::from_millis(250);
 /// Messages of one handler that run at the same time, on PostgreSQL. SQLite has one writer, so one lane.
 const LANES_POSTGRES_DEFAULT: usize = 4;
 
@@ -147,6 +151,15 @@ impl Retry {
     }
 }
 
+/// How many messages go into one transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Batch {
+    /// At the most; at least 1.
+    pub max: usize,
+    /// How long a batch of more than one may hold its locks before it is cut.
+    pub max_hold: Duration,
+}
+
 /// A component and how it is run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HandlerConfig {
@@ -168,8 +181,10 @@ pub struct HandlerConfig {
     pub retry: Retry,
     /// What one call may use.
     pub limits: Limits,
-    /// Messages that run at the same time.
+    /// Connections on which messages run.
     pub lanes: usize,
+    /// Messages in one transaction.
+    pub batch: Batch,
     /// The folder of the handler's own migrations.
     pub migrations: Option<PathBuf>,
     /// The handler's own settings.
@@ -549,6 +564,7 @@ fn check_handler(
         None if is_sqlite => 1,
         None => LANES_POSTGRES_DEFAULT,
     };
+    let batch = check_batch(&section);
     let migrations = section.text("migrations").map(|path| folder.join(path));
     let config = section
         .section("config")
@@ -566,6 +582,7 @@ fn check_handler(
         retry,
         limits,
         lanes,
+        batch,
         migrations,
         config,
     })
@@ -724,6 +741,22 @@ fn check_limits(section: &Section<'_>) -> Limits {
     };
     section.finish();
     limits
+}
+
+fn check_batch(section: &Section<'_>) -> Batch {
+    let mut batch = Batch {
+        max: BATCH_MAX_DEFAULT,
+        max_hold: BATCH_MAX_HOLD_DEFAULT,
+    };
+    let Some(section) = section.section("batch") else {
+        return batch;
+    };
+    if let Some(max) = section.integer("max", 1..=10_000) {
+        batch.max = usize::try_from(max).unwrap_or(BATCH_MAX_DEFAULT);
+    }
+    batch.max_hold = section.duration("max_hold", BATCH_MAX_HOLD_DEFAULT, Duration::from_millis(1));
+    section.finish();
+    batch
 }
 
 fn check_config_table(section: Section<'_>) -> ConfigTable {

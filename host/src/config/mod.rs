@@ -9,7 +9,7 @@ mod section;
 mod units;
 
 pub use checked::{
-    Config, ConflictPolicy, HandlerConfig, JetStreamConfig, Retry, SourceConfig, SourceKind,
+    Batch, Config, ConflictPolicy, HandlerConfig, JetStreamConfig, Retry, SourceConfig, SourceKind,
     StoreConfig,
 };
 pub use problem::{ConfigError, Problem};

@@ -8,15 +8,18 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use super::HandlerContext;
-use super::lane::{Lane, Report};
+use super::lane::Lane;
+use crate::config::HandlerConfig;
 use crate::fault;
 use crate::source::{Delivery, Source, SourceError};
 use crate::text::one_line;
 
-/// Deliveries in hand for each lane: one runs, the rest stands ready.
-const IN_HAND_PER_LANE: usize = 4;
+/// Batches in hand for each lane: one runs, one stands ready.
+const BATCHES_PER_LANE: usize = 2;
 /// Deliveries in hand at the least, so that some may wait for a retry while others run.
 const IN_HAND_MIN: usize = 64;
+/// The most payload bytes in one batch; a larger message runs alone.
+const BATCH_BYTES_MAX: usize = 8 << 20;
 /// The pause after the source could not be reached.
 const SOURCE_PAUSE: Duration = Duration::from_millis(500);
 /// How often an idle pipeline asks its source whether everything is done.
@@ -49,8 +52,22 @@ impl Drain {
 }
 
 /// Returns how many deliveries of a handler are in hand at the most.
-pub fn in_hand_max(lanes: usize) -> usize {
-    (lanes * IN_HAND_PER_LANE).max(IN_HAND_MIN)
+pub fn in_hand_max(handler: &HandlerConfig) -> usize {
+    (handler.lanes * handler.batch.max * BATCHES_PER_LANE).max(IN_HAND_MIN)
+}
+
+/// Takes what is waiting, up to `size` messages: an idle pipeline has batches of one, and nothing waits for more to come.
+fn next_batch(ready: &mut VecDeque<Delivery>, size: usize) -> Vec<Delivery> {
+    let mut bytes = 0;
+    let count = ready
+        .iter()
+        .take(size)
+        .take_while(|delivery| {
+            bytes += delivery.incoming.payload.len();
+            bytes <= BATCH_BYTES_MAX
+        })
+        .count();
+    ready.drain(..count.clamp(1, ready.len())).collect()
 }
 
 /// Runs a handler's pipeline until it is told to stop. Await it to the end.
@@ -77,24 +94,23 @@ pub async fn run(
         .collect();
     drop(report_sender);
 
-    let in_hand_max = in_hand_max(lanes.len());
+    let in_hand_max = in_hand_max(&handler.config);
     let mut free: Vec<usize> = (0..lanes.len()).rev().collect();
+    let mut running = vec![0; lanes.len()];
     let mut ready: VecDeque<Delivery> = VecDeque::new();
     let mut waiting = Waiting::default();
     let mut source_pause: Option<Instant> = None;
     loop {
         while let (Some(lane), true) = (free.last().copied(), !ready.is_empty()) {
-            let Some(delivery) = ready.pop_front() else {
-                break;
-            };
+            let batch = next_batch(&mut ready, handler.sizes.now());
             free.pop();
-            if lanes[lane].0.send(delivery).await.is_err() {
+            running[lane] = batch.len();
+            if lanes[lane].0.send(batch).await.is_err() {
                 // The lane's task died, which is a bug; the message goes back with its delivery.
                 tracing::error!(handler = %handler.name, lane, "the lane is gone");
             }
         }
-        let running = lanes.len() - free.len();
-        let in_hand = running + ready.len() + waiting.len();
+        let in_hand = running.iter().sum::<usize>() + ready.len() + waiting.len();
         let room = in_hand_max.saturating_sub(in_hand);
 
         tokio::select! {
@@ -103,7 +119,8 @@ pub async fn run(
             // Never loses a report: the channel keeps it.
             Some((lane, report)) = reports.recv() => {
                 free.push(lane);
-                if let Report::Retry { delivery, wait } = report {
+                running[lane] = 0;
+                for (wait, delivery) in report.retries {
                     waiting.push(Instant::now() + wait, delivery);
                 }
             }

@@ -1,16 +1,21 @@
 //! A lane: one bare connection and one batch at a time.
+//!
+//! When a batch can't be committed as it is, nothing of it stays and its parts run again: those before the member that failed
+//! as one transaction, it alone, the rest. Only a member that failed alone is charged, so siblings never are.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
 
 use super::HandlerContext;
+use super::batch::{around, halves, without_twins};
 use super::dispatch::Drain;
 use super::park::{Doomed, Parking, park};
 use super::policy::Failure;
 use super::process::{Member, Processed, process};
-use crate::message::{FailureClass, Message, ShortHash};
+use crate::message::{Message, ShortHash};
 use crate::source::Delivery;
 use crate::store::{Connection, SessionOptions, StoreError};
 use crate::text::one_line;
@@ -22,18 +27,24 @@ const PAUSE_MIN: Duration = Duration::from_millis(10);
 /// The longest such pause.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
-/// What a lane tells the dispatcher about the delivery it was given.
-#[derive(Debug)]
-pub(super) enum Report {
-    /// Answered, or dropped so that the source delivers it again.
-    Done,
-    /// To be run again after a wait. Held, and kept alive at the source, until then.
-    Retry {
-        /// The message.
-        delivery: Delivery,
-        /// How long.
-        wait: Duration,
-    },
+/// What a lane tells the dispatcher when it is done with what it was given.
+#[derive(Debug, Default)]
+pub(super) struct Report {
+    /// To be run again after a wait; held, and kept alive at the source, until then. All others are answered, or dropped so
+    /// that the source delivers them again.
+    pub(super) retries: Vec<(Duration, Delivery)>,
+}
+
+/// Puts parts of a batch back in front of what waits, in their order.
+fn again(
+    work: &mut VecDeque<Vec<Member>>,
+    parts: impl IntoIterator<Item = Vec<Member>, IntoIter: DoubleEndedIterator>,
+) {
+    for part in parts.into_iter().rev() {
+        if !part.is_empty() {
+            work.push_front(part);
+        }
+    }
 }
 
 /// One lane of a handler.
@@ -54,15 +65,15 @@ impl Lane {
         }
     }
 
-    /// Takes deliveries until there are no more, and reports each.
+    /// Takes batches until there are no more, and reports each.
     pub(super) async fn run(
         mut self,
         number: usize,
-        mut work: mpsc::Receiver<Delivery>,
+        mut work: mpsc::Receiver<Vec<Delivery>>,
         reports: mpsc::UnboundedSender<(usize, Report)>,
     ) {
-        while let Some(delivery) = work.recv().await {
-            let report = self.take_through(delivery).await;
+        while let Some(deliveries) = work.recv().await {
+            let report = self.take_through(deliveries).await;
             if reports.send((number, report)).is_err() {
                 // The dispatcher is gone: nothing waits for this lane any more.
                 break;
@@ -70,36 +81,61 @@ impl Lane {
         }
     }
 
-    async fn take_through(&mut self, delivery: Delivery) -> Report {
-        let mut batch = match self.identify(delivery) {
-            Ok(member) => vec![member],
-            Err(doomed) => return self.give_up_on(doomed).await,
-        };
+    /// Takes deliveries to their end. Those that are to be run again later stand in the report.
+    async fn take_through(&mut self, deliveries: Vec<Delivery>) -> Report {
+        let mut report = Report::default();
+        let mut members = Vec::with_capacity(deliveries.len());
+        for delivery in deliveries {
+            match self.identify(delivery) {
+                Ok(member) => members.push(member),
+                Err(doomed) => self.give_up_on(doomed).await,
+            }
+        }
+        let mut work: VecDeque<Vec<Member>> = without_twins(members).into();
         let mut pause = Pause::default();
-        loop {
+        while let Some(batch) = work.pop_front() {
             let Some(connection) = self.connection().await else {
-                return Report::Done;
+                // Dropped unrun and uncharged, like all that follows: the source delivers it again.
+                return report;
             };
             let (connection, processed) = process(&self.handler, connection, batch).await;
             self.connection = connection;
+            // What was rolled back comes first again, so that the order is kept.
             match processed {
-                Processed::Settled => return Report::Done,
-                Processed::Again { batch: again, why } => {
+                Processed::Settled => pause = Pause::default(),
+                Processed::Again { batch, why } => {
                     self.outage.note(&self.handler, &why);
                     if self.drain.is_draining() {
-                        // Dropped unrun and uncharged: the source delivers it again.
-                        return Report::Done;
+                        return report;
                     }
-                    batch = again;
+                    if matches!(why, StoreError::Busy(_)) && batch.len() > 1 {
+                        again(&mut work, halves(batch));
+                    } else {
+                        work.push_front(batch);
+                    }
                     pause.wait().await;
                 }
+                Processed::TooLong { mut batch, fitting } => {
+                    self.handler.sizes.too_long(fitting);
+                    let rest = batch.split_off(fitting);
+                    again(&mut work, [batch, rest]);
+                }
                 Processed::Failed {
-                    mut batch,
+                    batch,
                     index,
                     failure,
-                } => return self.charge(batch.swap_remove(index), failure).await,
+                } => match index {
+                    _ if batch.len() == 1 => {
+                        for member in batch {
+                            self.charge(member, failure.clone(), &mut report).await;
+                        }
+                    }
+                    Some(index) => again(&mut work, around(batch, index)),
+                    None => again(&mut work, batch.into_iter().map(|member| vec![member])),
+                },
             }
         }
+        report
     }
 
     fn identify(&self, delivery: Delivery) -> Result<Member, Box<Doomed>> {
@@ -122,15 +158,11 @@ impl Lane {
     }
 
     /// Charges a failure to its message: records the attempt, then holds the message for a retry or gives up on it.
-    async fn charge(&mut self, member: Member, failure: Failure) -> Report {
-        if failure.class == FailureClass::Conflict {
-            // Not a run: the attempts under this id are those of the other payload.
-            return self.give_up_on(doomed(member, failure)).await;
-        }
+    async fn charge(&mut self, member: Member, failure: Failure, report: &mut Report) {
         let mut pause = Pause::default();
         let attempt = loop {
             let Some(mut connection) = self.connection().await else {
-                return Report::Done;
+                return;
             };
             let recorded = connection
                 .record_attempt(
@@ -149,7 +181,7 @@ impl Lane {
                 Err(why) => {
                     self.outage.note(&self.handler, &why);
                     if self.drain.is_draining() {
-                        return Report::Done;
+                        return;
                     }
                     pause.wait().await;
                 }
@@ -172,26 +204,23 @@ impl Lane {
             wait = ?wait,
             "failed, will be retried"
         );
-        Report::Retry {
-            delivery: member.delivery,
-            wait,
-        }
+        report.retries.push((wait, member.delivery));
     }
 
-    async fn give_up_on(&mut self, mut doomed: Box<Doomed>) -> Report {
+    async fn give_up_on(&mut self, mut doomed: Box<Doomed>) {
         let mut pause = Pause::default();
         loop {
             let Some(connection) = self.connection().await else {
-                return Report::Done;
+                return;
             };
             let (connection, parking) = park(&self.handler, connection, doomed).await;
             self.connection = connection;
             match parking {
-                Parking::Settled => return Report::Done,
+                Parking::Settled => return,
                 Parking::Again(again, why) => {
                     self.outage.note(&self.handler, &why);
                     if self.drain.is_draining() {
-                        return Report::Done;
+                        return;
                     }
                     doomed = again;
                     pause.wait().await;

@@ -4,6 +4,7 @@
 //! **Invariant**: every delivery taken from the source is answered, held for a retry, or dropped so that the source
 //! delivers it again.
 
+mod batch;
 mod counters;
 mod dispatch;
 mod lane;
@@ -12,11 +13,16 @@ mod policy;
 mod process;
 
 use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::config::{ConflictPolicy, HandlerConfig};
 use crate::handler::{Handler, Outgoing};
 use crate::message::Message;
-use crate::store::{OutboxRow, Store};
+use crate::store::{Baton, OutboxRow, Store};
+use batch::BatchSizes;
+use process::Member;
 
 pub use counters::LiveCounters;
 pub use dispatch::{Stop, in_hand_max, run};
@@ -30,6 +36,15 @@ pub struct HandlerContext {
     store: Arc<Store>,
     config: HandlerConfig,
     counters: LiveCounters,
+    /// The baton within this host: lanes queue here, and only hosts meet in the database.
+    turns: RwLock<()>,
+    sizes: BatchSizes,
+}
+
+/// A lane's turn, until it is dropped.
+pub(crate) enum Turn<'a> {
+    Shared { _guard: RwLockReadGuard<'a, ()> },
+    Alone { _guard: RwLockWriteGuard<'a, ()> },
 }
 
 impl HandlerContext {
@@ -40,8 +55,10 @@ impl HandlerContext {
             consumer: config.consumer.clone(),
             component,
             store,
+            sizes: BatchSizes::new(config.batch.max),
             config,
             counters: LiveCounters::default(),
+            turns: RwLock::new(()),
         }
     }
 
@@ -58,6 +75,35 @@ impl HandlerContext {
     /// Returns what the handler has done since the last call of `LiveCounters::take`.
     pub fn counters(&self) -> &LiveCounters {
         &self.counters
+    }
+
+    /// Waits until no batch of this handler runs in this host, or, for a batch, until nothing of it does.
+    async fn turn(&self, baton: Baton) -> Turn<'_> {
+        match baton {
+            Baton::Shared => Turn::Shared {
+                _guard: self.turns.read().await,
+            },
+            Baton::Alone => Turn::Alone {
+                _guard: self.turns.write().await,
+            },
+        }
+    }
+
+    /// Counts what a commit settled, and learns how many messages fit into the time that locks may be held.
+    fn batch_committed(
+        &self,
+        batch: &[Member],
+        took_effect: usize,
+        conflicts: usize,
+        held: Duration,
+    ) {
+        let duplicates = batch.len() - took_effect - conflicts;
+        self.counters.settled(took_effect as u64, duplicates as u64);
+        for _ in 0..conflicts {
+            self.counters.dead();
+        }
+        self.sizes
+            .committed(batch.len(), held, self.config.batch.max_hold);
     }
 
     fn ignores_conflicts(&self) -> bool {

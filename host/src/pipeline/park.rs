@@ -2,8 +2,7 @@
 
 use super::HandlerContext;
 use super::policy::Failure;
-use super::process::take_row;
-use crate::message::{Message, MessageId, ShortHash};
+use crate::message::{Incoming, Message, MessageId, ShortHash};
 use crate::source::Delivery;
 use crate::store::{Claim, ClaimRequest, CommitError, Connection, DeadLetter, StoreError, Tx};
 
@@ -38,10 +37,12 @@ pub(super) async fn park(
         Ok(tx) => tx,
         Err(why) => return (None, Parking::Again(doomed, why)),
     };
-    match take_row(&mut tx, &doomed.delivery).await {
-        Ok(true) => {}
-        Ok(false) => return (tx.rollback().await, Parking::Settled),
-        Err(why) => return (tx.rollback().await, Parking::Again(doomed, why)),
+    if let Some(number) = doomed.delivery.queue_row {
+        match tx.take_queue_rows(&[number]).await {
+            Ok(taken) if taken.is_empty() => return (tx.rollback().await, Parking::Settled),
+            Ok(_) => {}
+            Err(why) => return (tx.rollback().await, Parking::Again(doomed, why)),
+        }
     }
     let is_conflict = doomed.failure.class == crate::message::FailureClass::Conflict;
     let request = match &doomed.identity {
@@ -51,7 +52,8 @@ pub(super) async fn park(
         }),
         _ => None,
     };
-    let letter = letter(handler, &doomed);
+    let id = doomed.identity.as_ref().map(|(message, _)| &message.id);
+    let letter = letter(handler, &doomed.delivery.incoming, id, &doomed.failure);
     let found = match tx.bury(&letter, request.as_ref()).await {
         Ok(found) => found,
         Err(why) => return (tx.rollback().await, Parking::Again(doomed, why)),
@@ -108,15 +110,17 @@ pub(super) async fn park(
     (ended.connection, Parking::Settled)
 }
 
-fn letter(handler: &HandlerContext, doomed: &Doomed) -> DeadLetter {
-    let incoming = &doomed.delivery.incoming;
+/// Puts a dead letter together.
+pub(super) fn letter(
+    handler: &HandlerContext,
+    incoming: &Incoming,
+    id: Option<&MessageId>,
+    failure: &Failure,
+) -> DeadLetter {
     DeadLetter {
         consumer: handler.consumer.clone(),
         handler: handler.name.clone(),
-        message_id: doomed
-            .identity
-            .as_ref()
-            .map(|(message, _)| message.id.clone()),
+        message_id: id.cloned(),
         source: handler.config.source.clone(),
         position: incoming.position.clone(),
         subject: incoming.subject.clone(),
@@ -124,8 +128,8 @@ fn letter(handler: &HandlerContext, doomed: &Doomed) -> DeadLetter {
         content_type: incoming.content_type.clone(),
         payload: incoming.payload.clone(),
         published_at: incoming.published_at,
-        class: doomed.failure.class,
-        reason: doomed.failure.reason.clone(),
+        class: failure.class,
+        reason: failure.reason.clone(),
         component: Some(handler.component.digest()),
     }
 }

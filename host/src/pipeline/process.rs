@@ -3,12 +3,20 @@
 //! **Invariant**: a delivery is acknowledged only with the proof that this transaction's commit gave.
 //! **Invariant**: nothing here is raced or dropped half-way: each step is awaited to its end.
 
+use std::collections::HashSet;
+
+use tokio::time::Instant;
+
 use super::HandlerContext;
+use super::park::letter;
 use super::policy::{Failure, Outcome, classify};
 use crate::fault;
 use crate::message::{Message, ShortHash};
-use crate::source::Delivery;
-use crate::store::{Claim, ClaimRequest, CommitError, Connection, OutboxRow, StoreError, Tx};
+use crate::source::{Delivery, SourceError};
+use crate::store::{
+    Baton, Claim, ClaimRequest, CommitError, Committed, Connection, DeadLetter, Ended, OutboxRow,
+    StoreError, Tx,
+};
 
 /// A delivery whose message id was found.
 #[derive(Debug)]
@@ -33,51 +41,55 @@ pub(crate) enum Processed {
         /// What was in the way.
         why: StoreError,
     },
-    /// Nothing of it stays, because of the member at `index`.
+    /// Nothing of it stays, because its locks would have been held too long: run the first `fitting` alone.
+    TooLong {
+        /// All members, in their order.
+        batch: Vec<Member>,
+        /// From 1, and fewer than all.
+        fitting: usize,
+    },
+    /// Nothing of it stays, because of one member.
     Failed {
         /// All members, in their order.
         batch: Vec<Member>,
-        /// Whose failure it is.
-        index: usize,
+        /// Whose failure it is; `None` if only a run of each alone can tell.
+        index: Option<usize>,
         /// What the member is charged with.
         failure: Failure,
     },
 }
 
-/// Takes `batch` through one transaction on `connection`. Gives the connection back if it can be used again.
+/// Takes `batch`, in which no id occurs twice, through one transaction on `connection`. Gives the connection back if it
+/// can be used again.
 pub(crate) async fn process(
     handler: &HandlerContext,
     connection: Connection,
     mut batch: Vec<Member>,
 ) -> (Option<Connection>, Processed) {
-    // Begin.
-    let mut tx = match Tx::begin(connection).await {
+    // Begin: batches of one handler never overlap, or they would deadlock; single messages may.
+    let baton = if batch.len() > 1 {
+        Baton::Alone
+    } else {
+        Baton::Shared
+    };
+    let _turn = handler.turn(baton).await;
+    let mut tx = match Tx::begin_with_baton(connection, &handler.consumer, baton).await {
         Ok(tx) => tx,
         Err(why) => return (None, Processed::Again { batch, why }),
     };
+    let begun = Instant::now();
 
     // A queue's rows are taken here, and come back if the transaction does not commit. What another host has in hand
     // is its own.
-    let mut index = 0;
-    while let Some(member) = batch.get(index) {
-        match take_row(&mut tx, &member.delivery).await {
-            Ok(true) => index += 1,
-            Ok(false) => drop(batch.remove(index)),
-            Err(why) => return (tx.rollback().await, Processed::Again { batch, why }),
-        }
+    if let Err(why) = take_rows(&mut tx, &mut batch).await {
+        return (tx.rollback().await, Processed::Again { batch, why });
     }
     if batch.is_empty() {
         return (tx.rollback().await, Processed::Settled);
     }
 
     // Claim.
-    let requests: Vec<ClaimRequest> = batch
-        .iter()
-        .map(|member| ClaimRequest {
-            id: member.message.id.clone(),
-            payload_hash: member.payload_hash,
-        })
-        .collect();
+    let requests: Vec<ClaimRequest> = batch.iter().map(Member::claim_request).collect();
     let digest = Some(handler.component.digest());
     let claims = match tx.claim(&handler.consumer, &requests, digest).await {
         Ok(claims) => claims,
@@ -88,7 +100,7 @@ pub(crate) async fn process(
     // Handle what is neither a duplicate nor in conflict.
     let mut outbox: Vec<OutboxRow> = Vec::new();
     let mut logs = Vec::new();
-    let mut taking_effect = 0;
+    let mut conflicts = 0;
     for (index, claim) in claims.into_iter().enumerate() {
         let message = &batch[index].message;
         let attempt = match claim {
@@ -99,22 +111,23 @@ pub(crate) async fn process(
                 continue;
             }
             Claim::Conflict { stored } => {
-                let failure = Failure::conflict(message, batch[index].payload_hash, stored);
-                return (
-                    tx.rollback().await,
-                    Processed::Failed {
-                        batch,
-                        index,
-                        failure,
-                    },
-                );
+                // Its id is taken, so its dead letter needs no claim and commits with the others.
+                let letter = batch[index].conflict_letter(handler, stored);
+                if let Err(why) = tx.bury(&letter, None).await {
+                    return (tx.rollback().await, Processed::Again { batch, why });
+                }
+                conflicts += 1;
+                continue;
             }
         };
+        if !logs.is_empty() && begun.elapsed() > handler.config.batch.max_hold {
+            let fitting = index;
+            return (tx.rollback().await, Processed::TooLong { batch, fitting });
+        }
         let called = handler.component.call(tx, message, None, attempt).await;
         fault::point("after-handler");
         match classify(&called) {
             Outcome::Commit => {
-                taking_effect += 1;
                 outbox.extend(handler.outbox_rows(message, called.published));
                 logs.push(called.log);
             }
@@ -124,6 +137,7 @@ pub(crate) async fn process(
             }
             Outcome::Failed(failure) => {
                 called.log.emit_rolled_back();
+                let index = Some(index);
                 return (
                     roll_back(called.tx).await,
                     Processed::Failed {
@@ -137,9 +151,13 @@ pub(crate) async fn process(
         tx = match called.tx {
             Some(tx) => tx,
             None => {
-                let why =
-                    StoreError::Unavailable("the connection was closed during the call".into());
-                return (None, Processed::Again { batch, why });
+                return (
+                    None,
+                    Processed::Again {
+                        batch,
+                        why: lost_connection(),
+                    },
+                );
             }
         };
     }
@@ -149,17 +167,16 @@ pub(crate) async fn process(
         return (tx.rollback().await, Processed::Again { batch, why });
     }
     fault::point("before-commit");
-    let ended = tx.commit().await;
-    let committed = match ended.result {
+    let Ended { connection, result } = tx.commit().await;
+    let committed = match result {
         Ok(committed) => committed,
         Err(CommitError::Refused(error)) => {
-            // Which member is at fault can only be told in a batch of one.
             let failure = Failure::refused_at_commit(&error);
             return (
-                ended.connection,
+                connection,
                 Processed::Failed {
                     batch,
-                    index: 0,
+                    index: None,
                     failure,
                 },
             );
@@ -167,7 +184,7 @@ pub(crate) async fn process(
         // The claims tell, in the next run, what an unknown commit was.
         Err(CommitError::Busy(text)) => {
             return (
-                ended.connection,
+                connection,
                 Processed::Again {
                     batch,
                     why: StoreError::Busy(text),
@@ -176,7 +193,7 @@ pub(crate) async fn process(
         }
         Err(CommitError::Unknown(text)) => {
             return (
-                ended.connection,
+                connection,
                 Processed::Again {
                     batch,
                     why: StoreError::Unavailable(text),
@@ -185,9 +202,7 @@ pub(crate) async fn process(
         }
     };
     fault::point("after-commit");
-    handler
-        .counters
-        .settled(taking_effect, batch.len() as u64 - taking_effect);
+    handler.batch_committed(&batch, logs.len(), conflicts, begun.elapsed());
     for log in logs {
         log.emit_committed();
     }
@@ -195,25 +210,66 @@ pub(crate) async fn process(
     // Ack.
     for member in batch {
         fault::point("before-ack");
-        if let Err(error) = member
-            .delivery
-            .ack(&member.message.id, &committed.settled)
-            .await
-        {
+        if let Err(error) = member.answer(&committed).await {
             // Nothing is lost: the source delivers it again, and the claim finds it a duplicate.
-            tracing::warn!(handler = %handler.name, message_id = %member.message.id, %error, "could not acknowledge");
+            tracing::warn!(handler = %handler.name, %error, "could not acknowledge");
         }
         fault::point("after-ack");
     }
-    (ended.connection, Processed::Settled)
+    (connection, Processed::Settled)
 }
 
-/// Takes the delivery's row of the embedded queue. True for other sources, which have none.
-pub(super) async fn take_row(tx: &mut Tx, delivery: &Delivery) -> Result<bool, StoreError> {
-    match delivery.queue_row {
-        None => Ok(true),
-        Some(number) => tx.take_queue_row(number).await,
+impl Member {
+    fn claim_request(&self) -> ClaimRequest {
+        ClaimRequest {
+            id: self.message.id.clone(),
+            payload_hash: self.payload_hash,
+        }
     }
+
+    fn conflict_letter(&self, handler: &HandlerContext, stored: ShortHash) -> DeadLetter {
+        let failure = Failure::conflict(&self.message, self.payload_hash, stored);
+        letter(
+            handler,
+            &self.delivery.incoming,
+            Some(&self.message.id),
+            &failure,
+        )
+    }
+
+    /// Answers the source with what the commit proves.
+    async fn answer(self, committed: &Committed) -> Result<(), SourceError> {
+        if committed.parked.covers(&self.delivery.incoming.position) {
+            self.delivery.term(&committed.parked).await
+        } else {
+            self.delivery
+                .ack(&self.message.id, &committed.settled)
+                .await
+        }
+    }
+}
+
+/// Takes the rows of the embedded queue among the deliveries of `batch`, and drops the members whose row is not to be had.
+async fn take_rows(tx: &mut Tx, batch: &mut Vec<Member>) -> Result<(), StoreError> {
+    let numbers: Vec<i64> = batch
+        .iter()
+        .filter_map(|member| member.delivery.queue_row)
+        .collect();
+    if numbers.is_empty() {
+        return Ok(());
+    }
+    let taken: HashSet<i64> = tx.take_queue_rows(&numbers).await?.into_iter().collect();
+    batch.retain(|member| {
+        member
+            .delivery
+            .queue_row
+            .is_none_or(|number| taken.contains(&number))
+    });
+    Ok(())
+}
+
+fn lost_connection() -> StoreError {
+    StoreError::Unavailable("the connection was closed during the call".into())
 }
 
 async fn roll_back(tx: Option<Tx>) -> Option<Connection> {

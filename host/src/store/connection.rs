@@ -3,9 +3,9 @@
 use super::postgres::PostgresSession;
 use super::sqlite::SqliteSession;
 use super::{
-    Claim, ClaimAs, ClaimRequest, CommitError, Counters, DeadLetter, HandlerMigration, NewQueueRow,
-    OutboxRow, QueueRow, ResultSet, Session, SqlError, StoreError, StoreKind, StoredDeadLetter,
-    Value,
+    Baton, Claim, ClaimAs, ClaimRequest, CommitError, Counters, DeadLetter, HandlerMigration,
+    NewQueueRow, OutboxRow, QueueRow, ResultSet, Session, SqlError, StoreError, StoreKind,
+    StoredDeadLetter, Value,
 };
 use crate::message::{ComponentDigest, FailureClass, MessageId};
 
@@ -144,6 +144,13 @@ impl Session for Connection {
         }
     }
 
+    async fn begin_with_baton(&mut self, consumer: &str, baton: Baton) -> Result<(), StoreError> {
+        match self {
+            Self::Postgres(session) => session.begin_with_baton(consumer, baton).await,
+            Self::Sqlite(session) => session.begin_with_baton(consumer, baton).await,
+        }
+    }
+
     async fn claim(
         &mut self,
         consumer: &str,
@@ -190,10 +197,10 @@ impl Session for Connection {
         }
     }
 
-    async fn take_queue_row(&mut self, number: i64) -> Result<bool, StoreError> {
+    async fn take_queue_rows(&mut self, numbers: &[i64]) -> Result<Vec<i64>, StoreError> {
         match self {
-            Self::Postgres(session) => session.take_queue_row(number).await,
-            Self::Sqlite(session) => session.take_queue_row(number).await,
+            Self::Postgres(session) => session.take_queue_rows(numbers).await,
+            Self::Sqlite(session) => session.take_queue_rows(numbers).await,
         }
     }
 

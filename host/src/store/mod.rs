@@ -24,8 +24,9 @@ pub use connection::Connection;
 pub use migrations::check_handler_migrations;
 pub(crate) use session::Session;
 pub use session::{
-    Attempt, Claim, ClaimAs, ClaimRequest, CommitError, Counters, DeadLetter, HandlerMigration,
-    NewQueueRow, OutboxRow, QueueRow, SessionOptions, StoreError, StoredDeadLetter,
+    Attempt, Baton, Claim, ClaimAs, ClaimRequest, CommitError, Counters, DeadLetter,
+    HandlerMigration, NewQueueRow, OutboxRow, QueueRow, SessionOptions, StoreError,
+    StoredDeadLetter,
 };
 pub use tx::{Committed, Ended, Parked, Settled, Tx};
 pub use value::{Column, ResultSet, SqlError, Value};

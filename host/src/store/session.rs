@@ -74,6 +74,16 @@ pub struct ClaimRequest {
     pub payload_hash: ShortHash,
 }
 
+/// How a transaction holds its consumer's baton, which keeps batches of one handler from overlapping on any host: they
+/// would lock rows in different orders and deadlock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Baton {
+    /// With others of its kind: for single messages, which hold few locks.
+    Shared,
+    /// Alone: for batches of more than one.
+    Alone,
+}
+
 /// As what an id is claimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClaimAs {
@@ -258,6 +268,13 @@ pub(crate) trait Session: Sized + Send {
     /// Begins. SQLite: `BEGIN IMMEDIATE`.
     fn begin(&mut self) -> impl Future<Output = Result<(), StoreError>> + Send;
 
+    /// Begins with the baton of `consumer` as the transaction's first lock. SQLite has one writer and needs none.
+    fn begin_with_baton(
+        &mut self,
+        consumer: &str,
+        baton: Baton,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+
     /// Claims every id, in one statement. Returns one entry for each request, in their order.
     ///
     /// On PostgreSQL this waits for a concurrent claim of the same pair, at most `lock_timeout`; then `Busy`.
@@ -298,11 +315,12 @@ pub(crate) trait Session: Sized + Send {
         rows: &[OutboxRow],
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Takes the queue row `number` inside the transaction. False: it is gone, or another host has it in hand.
-    fn take_queue_row(
+    /// Takes queue rows inside the transaction. Returns those that it got: the others are gone, or another host has
+    /// them in hand.
+    fn take_queue_rows(
         &mut self,
-        number: i64,
-    ) -> impl Future<Output = Result<bool, StoreError>> + Send;
+        numbers: &[i64],
+    ) -> impl Future<Output = Result<Vec<i64>, StoreError>> + Send;
 
     /// Writes a dead letter with the attempts recorded for its id. Writing the same source and position of the
     /// consumer again changes nothing.

@@ -1,7 +1,9 @@
 //! The delivery's transaction, and the proofs that only its commit can give.
 
+use std::collections::HashSet;
+
 use super::session::{
-    Claim, ClaimAs, ClaimRequest, CommitError, DeadLetter, OutboxRow, StoreError,
+    Baton, Claim, ClaimAs, ClaimRequest, CommitError, DeadLetter, OutboxRow, StoreError,
 };
 use super::{Connection, ResultSet, Session as _, SqlError, Value};
 use crate::message::{ComponentDigest, MessageId, Position};
@@ -11,7 +13,7 @@ use crate::message::{ComponentDigest, MessageId, Position};
 /// Only `Tx::commit` makes one, and it names the ids that it covers.
 #[derive(Debug)]
 pub struct Settled {
-    ids: Vec<MessageId>,
+    ids: HashSet<MessageId>,
 }
 
 impl Settled {
@@ -56,7 +58,7 @@ pub struct Ended {
 #[derive(Debug)]
 pub struct Tx {
     connection: Connection,
-    claimed: Vec<MessageId>,
+    claimed: HashSet<MessageId>,
     parked: Vec<Position>,
 }
 
@@ -69,7 +71,25 @@ impl Tx {
         connection.begin().await?;
         Ok(Self {
             connection,
-            claimed: Vec::new(),
+            claimed: HashSet::new(),
+            parked: Vec::new(),
+        })
+    }
+
+    /// As `begin`, with the baton of `consumer` as the first lock: waits while a batch of that consumer runs, on any
+    /// host, or for any of its messages if it is held alone.
+    ///
+    /// # Errors
+    /// `Busy`: the wait ran out.
+    pub async fn begin_with_baton(
+        mut connection: Connection,
+        consumer: &str,
+        baton: Baton,
+    ) -> Result<Self, StoreError> {
+        connection.begin_with_baton(consumer, baton).await?;
+        Ok(Self {
+            connection,
+            claimed: HashSet::new(),
             parked: Vec::new(),
         })
     }
@@ -91,7 +111,7 @@ impl Tx {
         for (request, claim) in requests.iter().zip(&claims) {
             match claim {
                 Claim::Fresh { .. } | Claim::Duplicate { .. } => {
-                    self.claimed.push(request.id.clone())
+                    self.claimed.insert(request.id.clone());
                 }
                 Claim::Conflict { .. } => {}
             }
@@ -102,15 +122,19 @@ impl Tx {
     /// Counts `id` among the duplicates although its payload differs from the one that was claimed: the handler's
     /// configuration says that such a difference means nothing.
     pub fn ignore_conflict(&mut self, id: &MessageId) {
-        self.claimed.push(id.clone());
+        self.claimed.insert(id.clone());
     }
 
-    /// Takes a row of the embedded queue inside this transaction. False: somebody else has it or had it.
+    /// Takes rows of the embedded queue inside this transaction. Returns the numbers of those that it got: the others are
+    /// somebody else's, or were.
     ///
     /// # Errors
     /// As `StoreError` says.
-    pub async fn take_queue_row(&mut self, number: i64) -> Result<bool, StoreError> {
-        self.connection.take_queue_row(number).await
+    pub async fn take_queue_rows(&mut self, numbers: &[i64]) -> Result<Vec<i64>, StoreError> {
+        if numbers.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.connection.take_queue_rows(numbers).await
     }
 
     /// Runs one statement of the handler. Returns the rows affected.

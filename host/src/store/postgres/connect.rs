@@ -239,6 +239,26 @@ pub(super) fn no_statement_timeout() -> &'static str {
     "SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0"
 }
 
+/// How long a batch waits for the batch of another host. Longer than a batch may hold its locks.
+const BATON_WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// Returns the `SET LOCAL`s for the wait for a baton.
+pub(super) fn baton_timeouts() -> String {
+    let wait = BATON_WAIT_MAX.as_millis();
+    format!("SET LOCAL statement_timeout = {wait}; SET LOCAL lock_timeout = {wait}")
+}
+
+/// Returns the `SET LOCAL`s for all that follows it.
+pub(super) fn timeouts(options: &SessionOptions) -> String {
+    let statement = options
+        .statement_timeout
+        .map_or(0, |timeout| timeout.as_millis().clamp(1, i32::MAX as u128));
+    format!(
+        "SET LOCAL statement_timeout = {statement}; {}",
+        lock_timeout(options)
+    )
+}
+
 /// Returns the `SET LOCAL` that limits the waits for locks in the rest of a transaction.
 pub(super) fn lock_timeout(options: &SessionOptions) -> String {
     format!(

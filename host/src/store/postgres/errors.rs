@@ -114,7 +114,7 @@ pub(super) fn describe(error: &sqlx::Error) -> String {
     }
 }
 
-/// The codes are documented in `ARCHITECTURE.md`. Source: the appendix "PostgreSQL Error Codes" of its manual.
+/// The codes are documented in `docs/error-codes.md`. Source: the appendix "PostgreSQL Error Codes" of its manual.
 fn code_of(error: &PgDatabaseError) -> &'static str {
     if is_stale_plan(error) {
         return "unavailable";

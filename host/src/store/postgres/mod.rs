@@ -30,16 +30,18 @@ use super::text::{
     instant_to_text,
 };
 use super::{
-    Claim, ClaimAs, ClaimRequest, CommitError, Counters, DeadLetter, HandlerMigration, NewQueueRow,
-    OutboxRow, QueueRow, ResultSet, Session, SessionOptions, SqlError, StoreError, StoreKind,
-    StoredDeadLetter, Value, records,
+    Baton, Claim, ClaimAs, ClaimRequest, CommitError, Counters, DeadLetter, HandlerMigration,
+    NewQueueRow, OutboxRow, QueueRow, ResultSet, Session, SessionOptions, SqlError, StoreError,
+    StoreKind, StoredDeadLetter, Value, records,
 };
-use crate::message::{ComponentDigest, FailureClass, MessageId, Position};
+use crate::message::{ComponentDigest, FailureClass, MessageId, Position, ShortHash};
 
 /// The class of the advisory locks that hapax takes: `hapx` in ASCII.
 const LOCK_CLASS: i32 = 0x6861_7078;
 /// The lock of migrations within the class.
 const LOCK_MIGRATIONS: i32 = 1;
+
+const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
 
 /// What the check before COMMIT fails with. The words come back as the value that is no integer.
 const NOT_ALIVE: &str = "hapax: the transaction is not the one that was begun";
@@ -70,6 +72,12 @@ struct TxState {
     fault: Option<StoreError>,
     /// Numbers of components that this transaction made or found.
     components: Vec<(ComponentDigest, i32)>,
+}
+
+/// Returns the second number of a consumer's advisory lock: the first four bytes of SHA-256 over its length-prefixed name.
+fn baton_key(consumer: &str) -> i32 {
+    let [a, b, c, d, ..] = ShortHash::of(&[consumer.as_bytes()]).0;
+    i32::from_be_bytes([a, b, c, d])
 }
 
 impl PostgresSession {
@@ -640,8 +648,26 @@ impl Session for PostgresSession {
             return Err(records::broken_connection());
         }
         self.tx = TxState::default();
-        self.simple("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
-            .await
+        self.simple(BEGIN).await
+    }
+
+    async fn begin_with_baton(&mut self, consumer: &str, baton: Baton) -> Result<(), StoreError> {
+        if self.broken {
+            return Err(records::broken_connection());
+        }
+        self.tx = TxState::default();
+        let function = match baton {
+            Baton::Shared => "pg_advisory_xact_lock_shared",
+            Baton::Alone => "pg_advisory_xact_lock",
+        };
+        // One message: the wait for another batch is longer than any other wait may be.
+        let text = format!(
+            "{BEGIN}; {}; SELECT {function}({LOCK_CLASS}, {}); {}",
+            connect::baton_timeouts(),
+            baton_key(consumer),
+            connect::timeouts(&self.options),
+        );
+        self.simple(text).await
     }
 
     async fn claim(
@@ -749,18 +775,17 @@ impl Session for PostgresSession {
         Ok(())
     }
 
-    async fn take_queue_row(&mut self, number: i64) -> Result<bool, StoreError> {
+    async fn take_queue_rows(&mut self, numbers: &[i64]) -> Result<Vec<i64>, StoreError> {
         self.refuse_if_aborted().map_err(StoreError::Refused)?;
-        let taken: Option<i64> = sqlx::query_scalar(
+        sqlx::query_scalar(
             "DELETE FROM hapax.queue WHERE number IN \
-                 (SELECT number FROM hapax.queue WHERE number = $1 FOR UPDATE SKIP LOCKED) \
+                 (SELECT number FROM hapax.queue WHERE number = ANY ($1) ORDER BY number FOR UPDATE SKIP LOCKED) \
              RETURNING number",
         )
-        .bind(number)
-        .fetch_optional(&mut self.connection)
+        .bind(numbers)
+        .fetch_all(&mut self.connection)
         .await
-        .map_err(|error| self.host_error(&error))?;
-        Ok(taken.is_some())
+        .map_err(|error| self.host_error(&error))
     }
 
     async fn write_dead_letter(&mut self, letter: &DeadLetter) -> Result<(), StoreError> {

@@ -115,7 +115,7 @@ pub(super) fn sql_error(error: &sqlx::Error) -> SqlError {
     mapped
 }
 
-/// The codes are documented in `ARCHITECTURE.md`.
+/// The codes are documented in `docs/error-codes.md`.
 fn code_of(code: i32, message: &str) -> &'static str {
     match code {
         // UNIQUE, PRIMARYKEY, ROWID

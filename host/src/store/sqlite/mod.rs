@@ -33,9 +33,9 @@ use super::text::{
     clean, clean_reason, headers_from_json, headers_to_json, instant_from_text, instant_to_text,
 };
 use super::{
-    Claim, ClaimAs, ClaimRequest, Column, CommitError, Counters, DeadLetter, HandlerMigration,
-    NewQueueRow, OutboxRow, QueueRow, ResultSet, Session, SessionOptions, SqlError, StoreError,
-    StoreKind, StoredDeadLetter, Value, records,
+    Baton, Claim, ClaimAs, ClaimRequest, Column, CommitError, Counters, DeadLetter,
+    HandlerMigration, NewQueueRow, OutboxRow, QueueRow, ResultSet, Session, SessionOptions,
+    SqlError, StoreError, StoreKind, StoredDeadLetter, Value, records,
 };
 use crate::message::{ComponentDigest, FailureClass, MessageId, Position};
 use errors::Class;
@@ -672,6 +672,11 @@ impl Session for SqliteSession {
         Ok(())
     }
 
+    async fn begin_with_baton(&mut self, _consumer: &str, _baton: Baton) -> Result<(), StoreError> {
+        // There is one writer: the transaction itself keeps others out.
+        self.begin().await
+    }
+
     async fn claim(
         &mut self,
         consumer: &str,
@@ -772,14 +777,15 @@ impl Session for SqliteSession {
         Ok(())
     }
 
-    async fn take_queue_row(&mut self, number: i64) -> Result<bool, StoreError> {
+    async fn take_queue_rows(&mut self, numbers: &[i64]) -> Result<Vec<i64>, StoreError> {
         self.refuse_if_aborted().map_err(StoreError::Refused)?;
-        let done = sqlx::query("DELETE FROM hapax_queue WHERE number = ?1")
-            .bind(number)
-            .execute(&mut self.connection)
-            .await
-            .map_err(|error| self.host_error(&error))?;
-        Ok(done.rows_affected() > 0)
+        sqlx::query_scalar(
+            "DELETE FROM hapax_queue WHERE number IN (SELECT value FROM json_each(?1)) RETURNING number",
+        )
+        .bind(serde_json::Value::from(numbers).to_string())
+        .fetch_all(&mut self.connection)
+        .await
+        .map_err(|error| self.host_error(&error))
     }
 
     async fn write_dead_letter(&mut self, letter: &DeadLetter) -> Result<(), StoreError> {
