@@ -286,6 +286,7 @@ fn checked_text(file: &Path, handlers: &[CheckedHandler]) -> String {
         text.push_str(&format!(
             "handler `{}`\n  component  {} ({} bytes, contract {}, sha256 {})\n  imports    {}\n  source     {} ({})\n  \
              consumer   {}\n  message id {}\n  limits     memory {}, cpu {:?}, time {:?}, rows {}\n  lanes      {}\n  \
+             batch      up to {}, {:?} at the most\n  \
              retry      {}, {:?}..{:?} between them\n  migrations {}\n",
             handler.name,
             handler.component,
@@ -306,6 +307,8 @@ fn checked_text(file: &Path, handlers: &[CheckedHandler]) -> String {
             Duration::from_millis(handler.limits.time_ms),
             handler.limits.rows,
             handler.lanes,
+            count(handler.batch.max as u64, "message"),
+            Duration::from_millis(handler.batch.max_hold_ms),
             count(handler.retry.attempts.into(), "attempt"),
             Duration::from_millis(handler.retry.backoff_min_ms),
             Duration::from_millis(handler.retry.backoff_max_ms),

@@ -35,8 +35,10 @@ pub struct CheckedHandler {
     pub message_id: Vec<String>,
     /// What one call may use.
     pub limits: CheckedLimits,
-    /// Messages that run at the same time.
+    /// Connections on which messages run.
     pub lanes: usize,
+    /// How many messages go into one transaction.
+    pub batch: CheckedBatch,
     /// How often and when a failed message runs again.
     pub retry: CheckedRetry,
     /// How many migrations it has.
@@ -54,6 +56,15 @@ pub struct CheckedLimits {
     pub time_ms: u64,
     /// Rows of one query.
     pub rows: u64,
+}
+
+/// How many messages go into one transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct CheckedBatch {
+    /// At the most.
+    pub max: usize,
+    /// How long it may hold its locks.
+    pub max_hold_ms: u64,
 }
 
 /// How often and when a failed message runs again.
@@ -138,6 +149,10 @@ pub async fn check(config: &Config) -> Result<Vec<CheckedHandler>, CommandError>
                     rows: handler.limits.rows,
                 },
                 lanes: handler.lanes,
+                batch: CheckedBatch {
+                    max: handler.batch.max,
+                    max_hold_ms: milliseconds(handler.batch.max_hold),
+                },
                 retry: CheckedRetry {
                     attempts: handler.retry.attempts,
                     backoff_min_ms: milliseconds(handler.retry.backoff_min),

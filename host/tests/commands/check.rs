@@ -160,6 +160,7 @@ fn check_needs_neither_database_nor_broker() {
         "  message id json:/id, stream-sequence\n".to_owned(),
         "  limits     memory 3MiB, cpu 250ms, time 2s, rows 7\n".to_owned(),
         "  lanes      2\n".to_owned(),
+        "  batch      up to 50 messages, 250ms at the most\n".to_owned(),
         "  retry      1 attempt, 1s..300s between them\n".to_owned(),
         "  migrations 2\n".to_owned(),
         "handler `ship`\n".to_owned(),
@@ -209,6 +210,7 @@ fn check_as_json() {
         json!({
             "name": name, "consumer": name, "digest": null, "contract": "0.1.0", "migrations": 0,
             "component": scene::script().display().to_string(), "bytes": component.len(), "imports": imports,
+            "batch": {"max": 50, "max_hold_ms": 250},
         })
     };
     let mut bill = handler("bill");
