@@ -9,7 +9,10 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::app::{self, CheckedHandler, Envelope, HandlerStatus, NewMessage, RunOptions};
+use crate::app::{
+    self, BatchObserver, CheckedHandler, Envelope, HandlerStatus, NewMessage, RunOptions,
+    SettledBatch,
+};
 use crate::config::Config;
 use crate::exit::{CommandError, Exit};
 use crate::message::Header;
@@ -59,6 +62,9 @@ enum Command {
         /// End when nothing waits in any source
         #[arg(long)]
         until_idle: bool,
+        /// Write a line of JSON to standard output for each settled batch; how `hapax demo` follows its hosts
+        #[arg(long, hide = true)]
+        report_batches: bool,
     },
     /// Check the configuration and the components, without database or broker
     #[command(after_help = "Example:\n  hapax check --config hapax.toml")]
@@ -218,9 +224,17 @@ fn start(cli: &Cli) -> Result<(), CommandError> {
 
 async fn execute(command: Command) -> Result<(), CommandError> {
     match command {
-        Command::Run { config, until_idle } => {
+        Command::Run {
+            config,
+            until_idle,
+            report_batches,
+        } => {
             let stop = terminated()?;
-            app::run(&config.load()?, RunOptions { until_idle }, stop).await
+            let options = RunOptions {
+                until_idle,
+                observer: report_batches.then(|| BatchObserver::new(write_batch)),
+            };
+            app::run(&config.load()?, options, stop).await
         }
         Command::Check { config, json } => {
             let checked = app::check(&config.load()?).await?;
@@ -239,6 +253,15 @@ async fn execute(command: Command) -> Result<(), CommandError> {
                 print(&status_text(&statuses))
             }
         }
+    }
+}
+
+/// Writes a batch as one line, whole or not at all: a pipe takes so few bytes in one piece.
+fn write_batch(batch: &SettledBatch) {
+    if let Ok(mut line) = serde_json::to_vec(batch) {
+        line.push(b'\n');
+        // An error means that nobody reads any more, which is nothing to the messages.
+        let _ = std::io::stdout().lock().write_all(&line);
     }
 }
 

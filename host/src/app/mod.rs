@@ -19,6 +19,7 @@ pub use status::{HandlerStatus, status};
 use crate::config::{Config, HandlerConfig, JetStreamConfig};
 use crate::exit::CommandError;
 use crate::pipeline::in_hand_max;
+pub use crate::pipeline::{BatchObserver, SettledBatch};
 use crate::source::jetstream::{JetStreamOptions, Start};
 use crate::store::{Connection, SessionOptions, Store, StoreError};
 

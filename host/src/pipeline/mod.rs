@@ -7,6 +7,7 @@
 mod counters;
 mod dispatch;
 mod lane;
+mod observer;
 mod park;
 mod policy;
 mod process;
@@ -20,6 +21,7 @@ use crate::store::{OutboxRow, Store};
 
 pub use counters::LiveCounters;
 pub use dispatch::{Stop, in_hand_max, run};
+pub use observer::{BatchObserver, SettledBatch};
 
 /// What every lane of a handler knows.
 #[derive(Debug)]
@@ -30,6 +32,7 @@ pub struct HandlerContext {
     store: Arc<Store>,
     config: HandlerConfig,
     counters: LiveCounters,
+    observer: Option<BatchObserver>,
 }
 
 impl HandlerContext {
@@ -42,7 +45,15 @@ impl HandlerContext {
             store,
             config,
             counters: LiveCounters::default(),
+            observer: None,
         }
+    }
+
+    /// Has `observer`, if there is one, told of each settled batch.
+    #[must_use]
+    pub fn observed_by(mut self, observer: Option<BatchObserver>) -> Self {
+        self.observer = observer;
+        self
     }
 
     /// Returns the handler's name.
@@ -58,6 +69,18 @@ impl HandlerContext {
     /// Returns what the handler has done since the last call of `LiveCounters::take`.
     pub fn counters(&self) -> &LiveCounters {
         &self.counters
+    }
+
+    /// Counts a batch whose transaction is committed, and tells of it.
+    fn settled(&self, claimed: u64, duplicates: u64) {
+        self.counters.settled(claimed, duplicates);
+        if let Some(observer) = &self.observer {
+            observer.tell(&SettledBatch {
+                handler: self.name.clone(),
+                claimed,
+                duplicates,
+            });
+        }
     }
 
     fn ignores_conflicts(&self) -> bool {

@@ -185,9 +185,7 @@ pub(crate) async fn process(
         }
     };
     fault::point("after-commit");
-    handler
-        .counters
-        .settled(taking_effect, batch.len() as u64 - taking_effect);
+    handler.settled(taking_effect, batch.len() as u64 - taking_effect);
     for log in logs {
         log.emit_committed();
     }
