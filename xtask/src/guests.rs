@@ -15,7 +15,7 @@ use wit_component::{ComponentEncoder, DecodedWasm};
 
 use crate::failure::Hinted;
 use crate::wasm_target::WasmTarget;
-use crate::{cargo, process};
+use crate::{cargo, embedded, process};
 
 /// The package that a handler may import from.
 const CONTRACT: &str = "hapax:handler/";
@@ -66,7 +66,7 @@ pub(crate) fn build(root: &Path, wasm: &WasmTarget) -> anyhow::Result<()> {
             );
         }
     }
-    Ok(())
+    embedded::note_built(root, wasm)
 }
 
 /// A guest as the compiler left it.
@@ -232,7 +232,7 @@ fn foreign_imports(component: &[u8]) -> anyhow::Result<Vec<String>> {
 }
 
 /// Puts `bytes` into `file` in one step, unless it has them already. Returns whether it wrote.
-fn write_if_changed(file: &Path, bytes: &[u8]) -> anyhow::Result<bool> {
+pub(crate) fn write_if_changed(file: &Path, bytes: &[u8]) -> anyhow::Result<bool> {
     if fs::read(file).is_ok_and(|old| old == bytes) {
         return Ok(false);
     }

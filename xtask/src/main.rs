@@ -6,6 +6,7 @@
 mod cargo;
 mod debian;
 mod demo;
+mod embedded;
 mod failure;
 mod guests;
 mod interrupt;
@@ -68,7 +69,11 @@ enum Command {
     /// Build every example handler and test guest into its `.wasm` component
     #[command(after_help = "Example: cargo xtask guests\n         \
                             HAPAX_WASM_STD=rustup cargo xtask guests")]
-    Guests,
+    Guests {
+        /// Put `github-activity` into the daemon too, for `hapax demo`: a changed handler, SDK or contract needs it
+        #[arg(long)]
+        embed: bool,
+    },
 }
 
 fn main() -> ExitCode {
@@ -78,8 +83,12 @@ fn main() -> ExitCode {
             demo::run(root(), &demo::Options { full, seed, json })
         }
         Command::Test { full, arguments } => test::run(root(), &test::Options { full, arguments }),
-        Command::Guests => {
-            guests::build(root(), &WasmTarget::prepare()?).map(|()| ExitCode::SUCCESS)
+        Command::Guests { embed } => {
+            guests::build(root(), &WasmTarget::prepare()?)?;
+            if embed {
+                embedded::embed(root())?;
+            }
+            Ok(ExitCode::SUCCESS)
         }
     });
     match done {
