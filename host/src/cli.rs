@@ -10,8 +10,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::app::{
-    self, BatchObserver, CheckedHandler, Envelope, HandlerStatus, NewMessage, RunOptions,
-    SettledBatch,
+    self, BatchObserver, CheckedHandler, DemoOptions, DemoProgress, Envelope, HandlerStatus,
+    NewMessage, RunOptions, SettledBatch,
 };
 use crate::config::Config;
 use crate::exit::{CommandError, Exit};
@@ -39,10 +39,14 @@ struct Cli {
         long,
         global = true,
         env = "HAPAX_LOG",
-        default_value = "info,sqlx=warn,async_nats=warn"
+        default_value = LOG_DEFAULT
     )]
     log: String,
 }
+
+const LOG_DEFAULT: &str = "info,sqlx=warn,async_nats=warn";
+/// The demo says what happens in its own words; its hosts log into a file.
+const LOG_DEFAULT_DEMO: &str = "warn";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum LogFormat {
@@ -52,6 +56,18 @@ enum LogFormat {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Show it at work, with nothing but this program: real webhooks, hosts that are killed, a check of every row
+    ///
+    /// 329 webhooks of GitHub's are delivered three times each, in shuffled order, from a queue in a SQLite database to a handler
+    /// that is part of this program. Two hosts are killed with SIGKILL on the way. Then every row is compared with what the webhooks
+    /// themselves say, beside what a consumer without claims makes of the same deliveries. Exits with 1 unless all rows are exact.
+    ///
+    /// The webhooks are from the npm package `@octokit/webhooks-examples` 7.6.1, (c) Gregor Martynus and Octokit contributors, MIT
+    /// licence.
+    #[command(
+        after_help = "Examples:\n  hapax demo\n  hapax demo --seed 7 --keep /tmp/demo --json"
+    )]
+    Demo(DemoArguments),
     /// Run the handlers: consume, call, commit, acknowledge
     #[command(
         after_help = "Examples:\n  hapax run\n  hapax run --config examples/credit-account/hapax.toml --until-idle"
@@ -91,6 +107,19 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+}
+
+#[derive(Debug, Args)]
+struct DemoArguments {
+    /// Deliver in the order that this number gives; drawn at random otherwise, and printed
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Print the result as one JSON object
+    #[arg(long)]
+    json: bool,
+    /// Put the databases into this folder, which must be empty or not exist; otherwise into a new temporary one
+    #[arg(long, value_name = "DIR")]
+    keep: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -201,7 +230,11 @@ fn report(error: &CommandError) -> Exit {
 }
 
 fn start(cli: &Cli) -> Result<(), CommandError> {
-    let filter = tracing_subscriber::EnvFilter::try_new(&cli.log).map_err(|error| {
+    let log = match cli.command {
+        Command::Demo(_) if cli.log == LOG_DEFAULT => LOG_DEFAULT_DEMO,
+        _ => &cli.log,
+    };
+    let filter = tracing_subscriber::EnvFilter::try_new(log).map_err(|error| {
         CommandError::new(
             Exit::CommandLine,
             format!("`{}` is not a log filter: {error}", cli.log),
@@ -224,6 +257,7 @@ fn start(cli: &Cli) -> Result<(), CommandError> {
 
 async fn execute(command: Command) -> Result<(), CommandError> {
     match command {
+        Command::Demo(arguments) => demo(arguments).await,
         Command::Run {
             config,
             until_idle,
@@ -293,6 +327,57 @@ fn terminated() -> Result<impl Future<Output = ()> + Send + 'static, CommandErro
             std::process::exit(Exit::Failed as i32);
         });
     })
+}
+
+async fn demo(arguments: DemoArguments) -> Result<(), CommandError> {
+    let stop = terminated()?;
+    let bar = styled(
+        ProgressBar::new(0),
+        "{bar:40} {pos}/{len} deliveries, {msg}",
+    );
+    let options = DemoOptions {
+        seed: arguments.seed,
+        folder: arguments.keep,
+    };
+    let running = app::demo(&options, |progress| match progress {
+        DemoProgress::Begun { deliveries } => bar.set_length(deliveries),
+        DemoProgress::Settled {
+            took_effect,
+            skipped,
+        } => {
+            bar.set_message(format!("{took_effect} took effect, {skipped} skipped"));
+            bar.set_position(took_effect + skipped);
+        }
+        DemoProgress::Killed(kill) => bar.println(format!(
+            "killed the host at `{}`; starting the next one",
+            kill.point
+        )),
+    });
+    let ended = tokio::select! {
+        ended = running => ended,
+        // Dropping the demo kills its host and closes its databases, which nobody needs then.
+        () = stop => Err(CommandError::new(Exit::Failed, "interrupted", None)),
+    };
+    bar.finish_and_clear();
+    let report = ended?;
+    if arguments.json {
+        print_json(&report.json())?;
+    } else {
+        print(&report.text(&own_name()))?;
+    }
+    report.require_exact()
+}
+
+/// Returns how to call this program from any folder.
+fn own_name() -> String {
+    let called = std::env::args_os().next().map(PathBuf::from);
+    match called {
+        Some(name) if name.components().count() > 1 => std::env::current_exe()
+            .unwrap_or(name)
+            .display()
+            .to_string(),
+        _ => "hapax".to_owned(),
+    }
 }
 
 async fn send(arguments: SendArguments) -> Result<(), CommandError> {
@@ -431,16 +516,19 @@ fn progress_bar(file: &Path) -> ProgressBar {
     } else {
         None
     };
-    let (bar, template) = match lines {
-        Some(lines) => (
+    match lines {
+        Some(lines) => styled(
             ProgressBar::new(lines),
             "{bar:40} {pos}/{len} sent, {per_sec}, {eta} left",
         ),
-        None => (
+        None => styled(
             ProgressBar::new_spinner(),
             "{spinner} {pos} sent, {per_sec}",
         ),
-    };
+    }
+}
+
+fn styled(bar: ProgressBar, template: &str) -> ProgressBar {
     match ProgressStyle::with_template(template) {
         Ok(style) => bar.with_style(style),
         Err(_) => bar,

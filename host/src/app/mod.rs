@@ -3,6 +3,7 @@
 //! **Invariant**: only this room sees all others.
 
 mod check;
+mod demo;
 mod handler_migrations;
 mod run;
 mod send;
@@ -12,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use check::{CheckedHandler, check};
+pub use demo::{DemoOptions, DemoProgress, DemoReport, Kill, demo};
 pub use run::{RunOptions, run};
 pub use send::{Envelope, NewMessage, Sent, send};
 pub use status::{HandlerStatus, status};

@@ -233,7 +233,7 @@ async fn pause_or_drain(drain: &mut watch::Receiver<bool>) -> bool {
     }
 }
 
-async fn migrate_handler(
+pub(super) async fn migrate_handler(
     connection: &mut Connection,
     kind: crate::store::StoreKind,
     handler: &HandlerConfig,
