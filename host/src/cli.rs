@@ -2,6 +2,7 @@
 //!
 //! **Invariant**: nothing but this room and `main.rs` writes to standard output or knows process exit.
 
+mod demo;
 mod send;
 
 use std::io::{IsTerminal as _, Write as _};
@@ -9,8 +10,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::app::{self, CheckedHandler, HandlerStatus, RunOptions};
+use crate::app::{self, BatchObserver, CheckedHandler, HandlerStatus, RunOptions, SettledBatch};
 use crate::config::Config;
 use crate::exit::{CommandError, Exit};
 
@@ -43,10 +45,14 @@ struct Cli {
         help_heading = "Log",
         value_name = "FILTER",
         env = "HAPAX_LOG",
-        default_value = "info,sqlx=warn,async_nats=warn"
+        default_value = LOG_DEFAULT
     )]
     log: String,
 }
+
+const LOG_DEFAULT: &str = "info,sqlx=warn,async_nats=warn";
+/// The demo says what happens in its own words; its hosts log into a file.
+const LOG_DEFAULT_DEMO: &str = "warn";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum LogFormat {
@@ -56,6 +62,18 @@ enum LogFormat {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Show it at work, with nothing but this program: real webhooks, hosts that are killed, a check of every row
+    ///
+    /// 329 webhooks of GitHub's are delivered three times each, in shuffled order, from a queue in a SQLite database to a handler
+    /// that is part of this program. Two hosts are killed with SIGKILL on the way. Then every row is compared with what the webhooks
+    /// themselves say, beside what a consumer without claims makes of the same deliveries. Exits with 1 unless all rows are exact.
+    ///
+    /// The webhooks are from the npm package `@octokit/webhooks-examples` 7.6.1, (c) Gregor Martynus and Octokit contributors, MIT
+    /// licence.
+    #[command(
+        after_help = "Examples:\n  hapax demo\n  hapax demo --seed 7 --keep /tmp/demo --json"
+    )]
+    Demo(demo::Arguments),
     /// Run the handlers: consume, call, commit, acknowledge
     #[command(
         after_help = "Examples:\n  hapax run\n  hapax run --config examples/credit-account/hapax.toml --until-idle\n  \
@@ -67,6 +85,9 @@ enum Command {
         /// End when nothing waits in any source
         #[arg(long)]
         until_idle: bool,
+        /// Write a line of JSON to standard output for each settled batch; how `hapax demo` follows its hosts
+        #[arg(long, hide = true)]
+        report_batches: bool,
     },
     /// Check the configuration and the components, without database or broker
     #[command(after_help = "Examples:\n  hapax check\n  hapax check --config hapax.toml --json")]
@@ -162,7 +183,11 @@ fn report(error: &CommandError) -> Exit {
 }
 
 fn start(cli: &Cli) -> Result<(), CommandError> {
-    let filter = tracing_subscriber::EnvFilter::try_new(&cli.log).map_err(|error| {
+    let log = match cli.command {
+        Command::Demo(_) if cli.log == LOG_DEFAULT => LOG_DEFAULT_DEMO,
+        _ => &cli.log,
+    };
+    let filter = tracing_subscriber::EnvFilter::try_new(log).map_err(|error| {
         CommandError::new(
             Exit::CommandLine,
             format!("`{}` is not a log filter: {error}", cli.log),
@@ -185,9 +210,18 @@ fn start(cli: &Cli) -> Result<(), CommandError> {
 
 async fn execute(command: Command) -> Result<(), CommandError> {
     match command {
-        Command::Run { config, until_idle } => {
+        Command::Demo(arguments) => demo::demo(arguments).await,
+        Command::Run {
+            config,
+            until_idle,
+            report_batches,
+        } => {
             let stop = terminated()?;
-            app::run(&config.load()?, RunOptions { until_idle }, stop).await
+            let options = RunOptions {
+                until_idle,
+                observer: report_batches.then(|| BatchObserver::new(write_batch)),
+            };
+            app::run(&config.load()?, options, stop).await
         }
         Command::Check { config, json } => {
             let checked = app::check(&config.load()?).await?;
@@ -219,6 +253,15 @@ async fn execute(command: Command) -> Result<(), CommandError> {
     }
 }
 
+/// Writes a batch as one line, whole or not at all: a pipe takes so few bytes in one piece.
+fn write_batch(batch: &SettledBatch) {
+    if let Ok(mut line) = serde_json::to_vec(batch) {
+        line.push(b'\n');
+        // An error means that nobody reads any more, which is nothing to the messages.
+        let _ = std::io::stdout().lock().write_all(&line);
+    }
+}
+
 /// Returns a future that ends with the first SIGTERM or SIGINT. A second signal ends the process at once, which is
 /// safe at any instant.
 fn terminated() -> Result<impl Future<Output = ()> + Send + 'static, CommandError> {
@@ -247,6 +290,14 @@ fn terminated() -> Result<impl Future<Output = ()> + Send + 'static, CommandErro
             std::process::exit(Exit::Failed as i32);
         });
     })
+}
+
+/// Gives a progress bar its look.
+fn styled(bar: ProgressBar, template: &str) -> ProgressBar {
+    match ProgressStyle::with_template(template) {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
 }
 
 /// Returns a number with its noun.

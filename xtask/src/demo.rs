@@ -1,12 +1,18 @@
-//! `cargo xtask demo`: real messages, sent three times and shuffled, through the real daemon; then a check of every row.
+//! `cargo xtask demo`: builds the daemon and has it show itself. With `--full` the same messages go through real servers and two
+//! daemons at once, and every row is checked.
 //!
 //! **Invariant**: the expected tables are computed from the messages by [`expected`], which shares nothing with the handler, and
 //! the tables that came out are read from the database itself, not asked from the daemon.
 
-mod expected;
 mod found;
-mod payloads;
 mod report;
+
+// The daemon's own demo has these files, and xtask cannot use the daemon as a library: it would be built before xtask itself.
+#[path = "../../host/src/app/demo/expected.rs"]
+mod expected;
+#[path = "../../host/src/app/demo/payloads.rs"]
+mod payloads;
+#[path = "../../host/src/app/demo/tables.rs"]
 mod tables;
 
 use std::fs;
@@ -19,7 +25,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use self::payloads::{IdPlace, Payload};
+use self::payloads::Payload;
 use self::report::Report;
 use crate::process::{self, Daemon};
 use crate::services::{nats, postgres};
@@ -31,6 +37,11 @@ const TIMES: usize = 3;
 /// The handler's name, which is also the identity of its claims.
 const HANDLER: &str = "github-activity";
 const SOURCE: &str = "github";
+/// The header in which GitHub sends an id. It is nothing to the broker, so that it drops none of the repetitions: hapax alone has to
+/// notice them.
+const ID_HEADER: &str = "X-GitHub-Delivery";
+/// How many daemons run at once.
+const HOSTS: usize = 2;
 /// How long the daemons may take for all messages before the demo gives up.
 const RUN_LIMIT: Duration = Duration::from_secs(600);
 const STATUS_INTERVAL: Duration = Duration::from_millis(250);
@@ -38,7 +49,7 @@ const STATUS_INTERVAL: Duration = Duration::from_millis(250);
 /// What `cargo xtask demo` was asked for.
 #[derive(Debug)]
 pub(crate) struct Options {
-    /// nats-server, PostgreSQL and two daemons instead of SQLite and one.
+    /// nats-server, PostgreSQL and two daemons instead of the daemon's own demo.
     pub(crate) full: bool,
     /// Decides the order of the deliveries.
     pub(crate) seed: Option<u64>,
@@ -48,23 +59,51 @@ pub(crate) struct Options {
 
 /// Runs the demo. The exit code is 1 unless every row is as expected.
 pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<ExitCode> {
+    if options.full {
+        full(root, options)
+    } else {
+        own(root, options)
+    }
+}
+
+/// Runs the daemon's own demo, which needs nothing but its program: no Wasm target and no server.
+fn own(root: &Path, options: &Options) -> anyhow::Result<ExitCode> {
+    let hapax = cargo::build_host(root)?;
+    process::say("running its demo (hapax demo)");
+    let mut demo = Command::new(hapax);
+    demo.arg("demo").stdin(Stdio::null());
+    if let Some(seed) = options.seed {
+        demo.arg("--seed").arg(seed.to_string());
+    }
+    if options.json {
+        demo.arg("--json");
+    }
+    let status = process::status(&mut demo)?;
+    Ok(if status.success() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+fn full(root: &Path, options: &Options) -> anyhow::Result<ExitCode> {
     let begun = Instant::now();
     let seed = options.seed.unwrap_or_else(|| {
         // Half the digits are easier to copy, and more orders than anybody will see.
         rand::random::<u32>().into()
     });
     let example = root.join("examples").join(HANDLER);
-    let payloads = payloads::read(&example.join("payloads/index.json.gz"))?;
+    let file = example.join("payloads/index.json.gz");
+    let payloads = fs::read(&file)
+        .map_err(anyhow::Error::from)
+        .and_then(|bytes| payloads::read(&bytes))
+        .with_context(|| format!("cannot read `{}`", file.display()))?;
 
     let wasm = WasmTarget::prepare()?;
     guests::build(root, &wasm)?;
     let hapax = cargo::build_host(root)?;
 
-    let servers = if options.full {
-        Some(Servers::start()?)
-    } else {
-        None
-    };
+    let servers = Servers::start()?;
     let folder = tempfile::Builder::new()
         .prefix("hapax-demo-")
         .tempdir()
@@ -72,39 +111,25 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<ExitCode> {
     let stage = Stage {
         hapax,
         config: folder.path().join("hapax.toml"),
-        hosts: if options.full { 2 } else { 1 },
-        store_url: match &servers {
-            Some(servers) => servers.postgres.url(),
-            None => format!("sqlite:{}", folder.path().join("hapax.db").display()),
-        },
+        store_url: servers.postgres.url(),
     };
     fs::write(
         &stage.config,
-        configuration(&example, &stage.store_url, servers.as_ref()),
+        configuration(&example, &stage.store_url, servers.nats.url()),
     )
     .with_context(|| format!("cannot write `{}`", stage.config.display()))?;
 
-    // GitHub's header is nothing to the broker, so that it drops none of the repetitions: hapax alone has to notice them.
-    let place = if options.full {
-        IdPlace::Header
-    } else {
-        IdPlace::Envelope
-    };
     let lines = folder.path().join("deliveries.jsonl");
-    fs::write(
-        &lines,
-        payloads::shuffled_lines(&payloads, TIMES, seed, place),
-    )
-    .with_context(|| format!("cannot write `{}`", lines.display()))?;
+    fs::write(&lines, shuffled_lines(&payloads, seed))
+        .with_context(|| format!("cannot write `{}`", lines.display()))?;
     let deliveries = payloads.len() * TIMES;
     stage.send(&lines, deliveries, seed)?;
     stage.process(folder.path(), deliveries)?;
 
     process::say("comparing every row with what the messages themselves say");
     let report = Report {
-        full: options.full,
         seed,
-        hosts: stage.hosts,
+        hosts: HOSTS,
         messages: payloads.len(),
         times: TIMES,
         status: report::Counts::read(&stage.status()?, HANDLER)?,
@@ -116,20 +141,24 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<ExitCode> {
         ),
         elapsed: begun.elapsed(),
     };
-    // The servers' folders go with them; the one with the SQLite database stays, to be looked at.
-    let kept = if options.full {
-        None
-    } else {
-        Some(folder.keep())
-    };
-    let here = std::env::current_dir().unwrap_or_default();
-    let hapax = stage.hapax.strip_prefix(&here).unwrap_or(&stage.hapax);
-    report.print(options.json, hapax, kept.as_deref())?;
+    report.print(options.json)?;
     Ok(if report.is_exact() {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
     })
+}
+
+/// Returns every payload as often as it is sent, as lines for `hapax send --envelope`, in the order that `seed` gives.
+fn shuffled_lines(payloads: &[Payload], seed: u64) -> String {
+    let mut lines = String::new();
+    for index in payloads::shuffled(payloads.len(), TIMES, seed) {
+        let mut line = payloads[index].envelope();
+        line["headers"][ID_HEADER] = line["id"].take();
+        lines.push_str(&line.to_string());
+        lines.push('\n');
+    }
+    lines
 }
 
 /// The servers of `demo --full`.
@@ -151,25 +180,14 @@ impl Servers {
 }
 
 /// Returns the daemon's configuration.
-fn configuration(example: &Path, store_url: &str, servers: Option<&Servers>) -> String {
-    let source = match servers {
-        None => "kind = \"queue\"\n".to_owned(),
-        Some(servers) => format!(
-            "kind = \"jetstream\"\nurl = {}\nstream = \"GITHUB\"\nsubjects = [\"github.>\"]\ncreate = true\n",
-            quoted(servers.nats.url())
-        ),
-    };
-    let identity = match servers {
-        None => String::new(),
-        Some(_) => format!(
-            "start = \"all\"\nmessage_id = [\"header:{}\"]\n",
-            payloads::ID_HEADER
-        ),
-    };
+fn configuration(example: &Path, store_url: &str, nats_url: &str) -> String {
     format!(
-        "[store]\nurl = {}\n\n[sources.{SOURCE}]\n{source}\n[handlers.{HANDLER}]\ncomponent = {}\nsource = \"{SOURCE}\"\n\
-         {identity}migrations = {}\n",
+        "[store]\nurl = {}\n\n\
+         [sources.{SOURCE}]\nkind = \"jetstream\"\nurl = {}\nstream = \"GITHUB\"\nsubjects = [\"github.>\"]\ncreate = true\n\n\
+         [handlers.{HANDLER}]\ncomponent = {}\nsource = \"{SOURCE}\"\nstart = \"all\"\nmessage_id = [\"header:{ID_HEADER}\"]\n\
+         migrations = {}\n",
         quoted(store_url),
+        quoted(nats_url),
         quoted(&example.join(format!("{HANDLER}.wasm")).to_string_lossy()),
         quoted(&example.join("migrations").to_string_lossy()),
     )
@@ -184,7 +202,6 @@ fn quoted(text: &str) -> String {
 struct Stage {
     hapax: PathBuf,
     config: PathBuf,
-    hosts: usize,
     store_url: String,
 }
 
@@ -215,14 +232,11 @@ impl Stage {
 
     /// Runs the daemons until nothing is left to do.
     fn process(&self, folder: &Path, deliveries: usize) -> anyhow::Result<()> {
-        process::say(match self.hosts {
-            1 => "processing them (hapax run --until-idle)".to_owned(),
-            hosts => {
-                format!("processing them with {hosts} daemons at once (hapax run --until-idle)")
-            }
-        });
+        process::say(format_args!(
+            "processing them with {HOSTS} daemons at once (hapax run --until-idle)"
+        ));
         let mut running = Vec::new();
-        for number in 1..=self.hosts {
+        for number in 1..=HOSTS {
             running.push(Daemon::start(
                 format!("daemon {number} (`hapax run`)"),
                 self.command("run")
@@ -284,12 +298,27 @@ mod tests {
 
     #[test]
     fn paths_are_quoted() {
-        let text = configuration(Path::new("/a \"b\"\\c"), "sqlite:hapax.db", None);
+        let text = configuration(Path::new("/a \"b\"\\c"), "postgres://h/d", "nats://h:1");
         assert!(
             text.contains(r#"component = "/a \"b\"\\c/github-activity.wasm""#),
             "{text}"
         );
-        assert!(text.contains("kind = \"queue\""), "{text}");
-        assert!(!text.contains("message_id"), "{text}");
+    }
+
+    #[test]
+    fn the_id_is_only_where_the_broker_does_not_look() {
+        let payloads = [Payload {
+            id: "ping:0".to_owned(),
+            event: "ping".to_owned(),
+            body: Value::Null,
+        }];
+        let lines = shuffled_lines(&payloads, 1);
+        assert_eq!(lines.lines().count(), TIMES);
+        for line in lines.lines() {
+            let message: Value = serde_json::from_str(line).unwrap();
+            assert_eq!(message["id"], Value::Null);
+            assert_eq!(message["headers"][ID_HEADER], "ping:0");
+            assert_eq!(message["headers"]["X-GitHub-Event"], "ping");
+        }
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! **Invariant**: a component that imports anything outside `hapax:handler` is an error, so none of ours needs WASI.
 //! **Invariant**: guests have a target folder of their own, since they may be built by another compiler than the daemon.
+//! **Invariant**: the examples' bytes do not depend on where the repository lies; [`stage`] says how.
 
 use std::ffi::OsString;
 use std::fs;
@@ -14,7 +15,7 @@ use wit_component::{ComponentEncoder, DecodedWasm};
 
 use crate::failure::Hinted;
 use crate::wasm_target::WasmTarget;
-use crate::{cargo, process};
+use crate::{cargo, embedded, process};
 
 /// The package that a handler may import from.
 const CONTRACT: &str = "hapax:handler/";
@@ -23,6 +24,8 @@ const CONTRACT: &str = "hapax:handler/";
 struct Workspace {
     /// Its folder, below the repository's root.
     folder: &'static str,
+    /// Returns the manifest to build it by.
+    manifest: fn(root: &Path) -> anyhow::Result<PathBuf>,
     /// Where the component `name` lies, below `folder`.
     component: fn(name: &str) -> PathBuf,
 }
@@ -30,10 +33,12 @@ struct Workspace {
 const WORKSPACES: [Workspace; 2] = [
     Workspace {
         folder: "examples",
+        manifest: stage,
         component: |name| Path::new(name).join(format!("{name}.wasm")),
     },
     Workspace {
         folder: "host/tests/guests",
+        manifest: |root| Ok(root.join("host/tests/guests/Cargo.toml")),
         component: |name| PathBuf::from(format!("{name}.wasm")),
     },
 ];
@@ -61,7 +66,7 @@ pub(crate) fn build(root: &Path, wasm: &WasmTarget) -> anyhow::Result<()> {
             );
         }
     }
-    Ok(())
+    embedded::note_built(root, wasm)
 }
 
 /// A guest as the compiler left it.
@@ -79,7 +84,7 @@ fn compile(root: &Path, workspace: &Workspace, wasm: &WasmTarget) -> anyhow::Res
         .args(["build", "--release", "--locked"])
         .arg("--message-format=json-render-diagnostics")
         .arg("--manifest-path")
-        .arg(root.join(workspace.folder).join("Cargo.toml"))
+        .arg((workspace.manifest)(root)?)
         .arg("--target-dir")
         .arg(root.join("target/guests"))
         .env("CARGO_ENCODED_RUSTFLAGS", path_flags(root))
@@ -95,13 +100,68 @@ fn compile(root: &Path, workspace: &Workspace, wasm: &WasmTarget) -> anyhow::Res
     Ok(guests)
 }
 
+/// The folder of [`stage`], below the repository's root.
+const STAGE: &str = "target/guest-workspace";
+
+/// Makes a folder in which the workspace of examples and the SDK lie below one manifest, and returns that manifest.
+///
+/// Cargo hashes the path of a dependency into its symbols, and these decide the order of functions: relative to the workspace's
+/// root if it lies below it, absolute if not, as the SDK does. Here it does, by links to the real folders.
+fn stage(root: &Path) -> anyhow::Result<PathBuf> {
+    let folder = root.join(STAGE);
+    let examples = root.join("examples");
+    let manifest = examples.join("Cargo.toml");
+    let shown = |file: &Path| format!("cannot read `{}`", file.display());
+    let text = fs::read_to_string(&manifest).with_context(|| shown(&manifest))?;
+    let text = staged_manifest(&text)
+        .with_context(|| format!("`{}` is not as expected", manifest.display()))?;
+
+    // Made anew each time, so that nothing of a former list of members stays. Only links and two small files lie here.
+    if folder.exists() {
+        fs::remove_dir_all(&folder)
+            .with_context(|| format!("cannot remove `{}`", folder.display()))?;
+    }
+    let link = |name: &str, target: &Path| {
+        std::os::unix::fs::symlink(target, folder.join(name))
+            .with_context(|| format!("cannot make `{}`", folder.join(name).display()))
+    };
+    fs::create_dir_all(&folder).with_context(|| format!("cannot make `{}`", folder.display()))?;
+    fs::write(folder.join("Cargo.toml"), text)
+        .and_then(|()| fs::copy(examples.join("Cargo.lock"), folder.join("Cargo.lock")))
+        .with_context(|| format!("cannot write into `{}`", folder.display()))?;
+    link("guest-sdk", &root.join("guest-sdk"))?;
+    for entry in fs::read_dir(&examples).with_context(|| shown(&examples))? {
+        let entry = entry.with_context(|| shown(&examples))?;
+        if entry.path().join("Cargo.toml").is_file() {
+            link(&entry.file_name().to_string_lossy(), &entry.path())?;
+        }
+    }
+    Ok(folder.join("Cargo.toml"))
+}
+
+/// Returns the examples' manifest with the SDK below its own folder; the SDK stays a workspace of its own.
+fn staged_manifest(text: &str) -> anyhow::Result<String> {
+    let (begin, path) = ("[workspace]\n", "path = \"../guest-sdk/rust\"");
+    if text.matches(begin).count() != 1 || text.matches(path).count() != 1 {
+        bail!("it has no `[workspace]`, or does not name the SDK as `{path}`");
+    }
+    Ok(text
+        .replace(begin, "[workspace]\nexclude = [\"guest-sdk\"]\n")
+        .replace(path, "path = \"guest-sdk/rust\""))
+}
+
 /// Returns the flags that keep this machine's folders out of the guests, where panics name their source.
 fn path_flags(root: &Path) -> OsString {
     let mut flags = OsString::new();
     let cargo_home = std::env::var_os("CARGO_HOME")
         .map(PathBuf::from)
         .or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".cargo")));
-    let folders = [(Some(root.to_owned()), "hapax"), (cargo_home, "cargo")];
+    // The last one that fits counts.
+    let folders = [
+        (Some(root.to_owned()), "hapax"),
+        (Some(root.join(STAGE)), "hapax"),
+        (cargo_home, "cargo"),
+    ];
     for (folder, name) in folders {
         let Some(folder) = folder else { continue };
         if !flags.is_empty() {
@@ -172,7 +232,7 @@ fn foreign_imports(component: &[u8]) -> anyhow::Result<Vec<String>> {
 }
 
 /// Puts `bytes` into `file` in one step, unless it has them already. Returns whether it wrote.
-fn write_if_changed(file: &Path, bytes: &[u8]) -> anyhow::Result<bool> {
+pub(crate) fn write_if_changed(file: &Path, bytes: &[u8]) -> anyhow::Result<bool> {
     if fs::read(file).is_ok_and(|old| old == bytes) {
         return Ok(false);
     }

@@ -91,6 +91,29 @@ impl WasmTarget {
     }
 }
 
+impl WasmTarget {
+    /// Returns the versions of compiler and linker: with the same ones, the same source gives the same bytes.
+    ///
+    /// # Errors
+    /// If one of them does not run.
+    pub(crate) fn toolchain(&self) -> anyhow::Result<String> {
+        match self {
+            // The target comes with the compiler, and so does its linker.
+            Self::Installed => process::output(compiler().arg("--version")),
+            Self::Debian { rustc, linker } => {
+                let compiler = process::output(Command::new(rustc).arg("--version"))?;
+                // One program serves as several linkers, by its first words.
+                let mut version = Command::new(linker);
+                if linker.ends_with("rust-lld") {
+                    version.args(["-flavor", "wasm"]);
+                }
+                let linker = process::output(version.arg("--version"))?;
+                Ok(format!("{compiler}; {linker}"))
+            }
+        }
+    }
+}
+
 /// What `HAPAX_WASM_STD` may say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Forced {

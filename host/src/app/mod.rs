@@ -3,6 +3,7 @@
 //! **Invariant**: only this room sees all others.
 
 mod check;
+mod demo;
 mod handler_migrations;
 mod run;
 mod send;
@@ -12,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use check::{CheckedHandler, CheckedLimits, CheckedRetry, check};
+pub use demo::{DemoOptions, DemoProgress, DemoReport, Kill, demo};
 pub use run::{RunOptions, run};
 pub use send::{Envelope, Line, NewMessage, Next, Sent, send};
 pub use status::{HandlerStatus, status};
@@ -19,6 +21,7 @@ pub use status::{HandlerStatus, status};
 use crate::config::{Config, HandlerConfig, JetStreamConfig};
 use crate::exit::CommandError;
 use crate::pipeline::in_hand_max;
+pub use crate::pipeline::{BatchObserver, SettledBatch};
 use crate::source::jetstream::{JetStreamOptions, Start};
 use crate::store::{Connection, SessionOptions, Store, StoreError};
 

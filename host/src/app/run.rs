@@ -11,7 +11,7 @@ use super::{connect_and_migrate, handler_migrations, jetstream_options, open_sto
 use crate::config::{Config, HandlerConfig, SourceKind};
 use crate::exit::{CommandError, Exit};
 use crate::handler::{Handler, Runtime, RuntimeOptions};
-use crate::pipeline::{self, HandlerContext, Stop};
+use crate::pipeline::{self, BatchObserver, HandlerContext, Stop};
 use crate::source::jetstream::JetStream;
 use crate::source::queue::Queue;
 use crate::source::{Source, SourceError};
@@ -26,10 +26,12 @@ const START_PAUSE: Duration = Duration::from_millis(500);
 const WAIT_TOLD_EVERY: Duration = Duration::from_secs(30);
 
 /// How `run` behaves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct RunOptions {
     /// End when nothing waits in any source.
     pub until_idle: bool,
+    /// Is told of each settled batch.
+    pub observer: Option<BatchObserver>,
 }
 
 /// Runs every handler until `stop` ends, or until all are idle if the options say so; then drains.
@@ -95,7 +97,9 @@ async fn start_and_wait(
         let Some(source) = connect_source(config, &handler, &store, drain).await? else {
             return Ok(());
         };
-        let context = Arc::new(HandlerContext::new(handler, component, Arc::clone(&store)));
+        let context = HandlerContext::new(handler, component, Arc::clone(&store))
+            .observed_by(options.observer.clone());
+        let context = Arc::new(context);
         contexts.push(Arc::clone(&context));
         sources.push((context, source));
     }
@@ -252,7 +256,7 @@ async fn pause_or_drain(drain: &mut watch::Receiver<bool>) -> bool {
     }
 }
 
-async fn migrate_handler(
+pub(super) async fn migrate_handler(
     connection: &mut Connection,
     kind: crate::store::StoreKind,
     handler: &HandlerConfig,

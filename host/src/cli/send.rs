@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 
-use super::{ConfigFile, count, print, print_json};
+use super::{ConfigFile, count, print, print_json, styled};
 use crate::app::{self, Envelope, Line, NewMessage, Next, Sent};
 use crate::config::SourceKind;
 use crate::exit::{CommandError, Exit};
@@ -284,18 +284,14 @@ fn progress_bar(file: &Path) -> ProgressBar {
     } else {
         None
     };
-    let (bar, template) = match lines {
-        Some(lines) => (
+    match lines {
+        Some(lines) => styled(
             ProgressBar::new(lines),
             "{bar:40} {pos}/{len} sent, {per_sec}, {eta} left",
         ),
-        None => (
+        None => styled(
             ProgressBar::new_spinner(),
             "{spinner} {pos} sent, {per_sec}",
         ),
-    };
-    match ProgressStyle::with_template(template) {
-        Ok(style) => bar.with_style(style),
-        Err(_) => bar,
     }
 }

@@ -8,6 +8,7 @@ mod batch;
 mod counters;
 mod dispatch;
 mod lane;
+mod observer;
 mod park;
 mod policy;
 mod process;
@@ -26,6 +27,7 @@ use process::Member;
 
 pub use counters::LiveCounters;
 pub use dispatch::{Stop, in_hand_max, run};
+pub use observer::{BatchObserver, SettledBatch};
 
 /// What every lane of a handler knows.
 #[derive(Debug)]
@@ -39,6 +41,7 @@ pub struct HandlerContext {
     /// The baton within this host: lanes queue here, and only hosts meet in the database.
     turns: RwLock<()>,
     sizes: BatchSizes,
+    observer: Option<BatchObserver>,
 }
 
 /// A lane's turn, until it is dropped.
@@ -59,7 +62,15 @@ impl HandlerContext {
             config,
             counters: LiveCounters::default(),
             turns: RwLock::new(()),
+            observer: None,
         }
+    }
+
+    /// Has `observer`, if there is one, told of each settled batch.
+    #[must_use]
+    pub fn observed_by(mut self, observer: Option<BatchObserver>) -> Self {
+        self.observer = observer;
+        self
     }
 
     /// Returns the handler's name.
@@ -98,12 +109,24 @@ impl HandlerContext {
         held: Duration,
     ) {
         let duplicates = batch.len() - took_effect - conflicts;
-        self.counters.settled(took_effect as u64, duplicates as u64);
+        self.settled(took_effect as u64, duplicates as u64);
         for _ in 0..conflicts {
             self.counters.dead();
         }
         self.sizes
             .committed(batch.len(), held, self.config.batch.max_hold);
+    }
+
+    /// Counts a batch whose transaction is committed, and tells of it.
+    fn settled(&self, claimed: u64, duplicates: u64) {
+        self.counters.settled(claimed, duplicates);
+        if let Some(observer) = &self.observer {
+            observer.tell(&SettledBatch {
+                handler: self.name.clone(),
+                claimed,
+                duplicates,
+            });
+        }
     }
 
     fn ignores_conflicts(&self) -> bool {

@@ -87,7 +87,7 @@ pub(super) async fn park(
     let answered = match (&found, id) {
         (Some(Claim::Duplicate { .. }), Some(id)) => {
             // Another host finished it while this one gave up.
-            handler.counters.settled(0, 1);
+            handler.settled(0, 1);
             delivery.ack(id, &committed.settled).await
         }
         _ => {

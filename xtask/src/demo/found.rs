@@ -1,10 +1,7 @@
 //! What the tables hold, read from the database.
 
 use anyhow::Context as _;
-use sqlx::{
-    AssertSqlSafe, ColumnIndex, Connection, Database, Decode, Executor, IntoArguments,
-    PgConnection, Row, SqliteConnection, Type,
-};
+use sqlx::{Connection as _, PgConnection, Row as _};
 
 use super::tables::{Issue, Repository, Tables};
 
@@ -25,36 +22,15 @@ pub(super) fn read(url: &str, consumer: &str) -> anyhow::Result<Found> {
         .context("cannot start reading the database")?;
     runtime
         .block_on(async {
-            if url.starts_with("sqlite:") {
-                let mut connection = SqliteConnection::connect(url).await?;
-                let found = all(&mut connection, "hapax_processed_messages", consumer).await;
-                connection.close().await?;
-                found
-            } else {
-                let mut connection = PgConnection::connect(url).await?;
-                let found = all(&mut connection, "hapax.processed_messages", consumer).await;
-                connection.close().await?;
-                found
-            }
+            let mut connection = PgConnection::connect(url).await?;
+            let found = all(&mut connection, consumer).await;
+            connection.close().await?;
+            found
         })
         .context("cannot read the tables back from the database")
 }
 
-async fn all<C>(
-    connection: &mut C,
-    claims_table: &str,
-    consumer: &str,
-) -> Result<Found, sqlx::Error>
-where
-    C: Connection,
-    for<'c> &'c mut C: Executor<'c, Database = C::Database>,
-    <C::Database as Database>::Arguments: IntoArguments<C::Database>,
-    for<'r> String: Decode<'r, C::Database> + Type<C::Database>,
-    for<'r> i64: Decode<'r, C::Database> + Type<C::Database>,
-    for<'q> &'q str: sqlx::Encode<'q, C::Database> + Type<C::Database>,
-    for<'r> Option<String>: Decode<'r, C::Database>,
-    usize: ColumnIndex<<C::Database as Database>::Row>,
-{
+async fn all(connection: &mut PgConnection, consumer: &str) -> Result<Found, sqlx::Error> {
     let mut tables = Tables::default();
     for row in sqlx::query("SELECT repository, events, last_activity FROM repositories")
         .fetch_all(&mut *connection)
@@ -94,11 +70,7 @@ where
             },
         );
     }
-    // The name is one of two constants above.
-    let count = AssertSqlSafe(format!(
-        "SELECT count(*) FROM {claims_table} WHERE consumer = $1"
-    ));
-    let claims = sqlx::query(count)
+    let claims = sqlx::query("SELECT count(*) FROM hapax.processed_messages WHERE consumer = $1")
         .bind(consumer)
         .fetch_one(&mut *connection)
         .await?

@@ -1,17 +1,13 @@
-//! What the demo says at its end: a table for a person, or one JSON object.
+//! What the full demo says at its end: a table for a person, or one JSON object.
 
 use std::io::{self, Write};
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use serde_json::{Value, json};
 
 use super::found::Found;
-use super::tables::{Difference, Tables, differences};
-
-/// How many differing rows of a table are shown.
-const SHOWN_ROWS: usize = 5;
+use super::tables::{Compared, Tables, compare};
 
 /// The daemon's own counts for one handler, from `hapax status --json`.
 #[derive(Debug, PartialEq, Eq)]
@@ -53,7 +49,6 @@ impl Counts {
 /// All that the demo found out.
 #[derive(Debug)]
 pub(super) struct Report {
-    pub(super) full: bool,
     pub(super) seed: u64,
     pub(super) hosts: usize,
     /// Different messages.
@@ -66,13 +61,6 @@ pub(super) struct Report {
     pub(super) elapsed: Duration,
 }
 
-/// How one table came out.
-struct Compared {
-    name: &'static str,
-    rows: usize,
-    differences: Vec<Difference>,
-}
-
 impl Report {
     /// Whether every row is as expected and the counts agree with it.
     pub(super) fn is_exact(&self) -> bool {
@@ -83,18 +71,13 @@ impl Report {
                 .all(|table| table.differences.is_empty())
     }
 
-    /// Prints the result on standard output. `hapax` is the daemon's program, `kept` the demo's folder if it stays.
-    pub(super) fn print(
-        &self,
-        as_json: bool,
-        hapax: &Path,
-        kept: Option<&Path>,
-    ) -> anyhow::Result<()> {
+    /// Prints the result on standard output.
+    pub(super) fn print(&self, as_json: bool) -> anyhow::Result<()> {
         let mut out = io::stdout().lock();
         let printed = if as_json {
-            writeln!(out, "{}", self.as_json(kept))
+            writeln!(out, "{}", self.as_json())
         } else {
-            self.write(&mut out, hapax, kept)
+            self.write(&mut out)
         };
         printed.context("cannot print the result")
     }
@@ -104,24 +87,7 @@ impl Report {
     }
 
     fn compared(&self) -> [Compared; 3] {
-        let (expected, found) = (&self.expected, &self.found.tables);
-        [
-            Compared {
-                name: "repositories",
-                rows: found.repositories.len(),
-                differences: differences(&expected.repositories, &found.repositories),
-            },
-            Compared {
-                name: "event_counts",
-                rows: found.event_counts.len(),
-                differences: differences(&expected.event_counts, &found.event_counts),
-            },
-            Compared {
-                name: "issues",
-                rows: found.issues.len(),
-                differences: differences(&expected.issues, &found.issues),
-            },
-        ]
+        compare(&self.expected, &self.found.tables)
     }
 
     /// Returns what is wrong with the counts, in sentences.
@@ -157,24 +123,16 @@ impl Report {
         faults
     }
 
-    fn write(&self, out: &mut impl Write, hapax: &Path, kept: Option<&Path>) -> io::Result<()> {
-        let servers = if self.full {
-            "JetStream and PostgreSQL"
-        } else {
-            "SQLite"
-        };
-        let daemons = match self.hosts {
-            1 => "one daemon".to_owned(),
-            hosts => format!("{hosts} daemons at once"),
-        };
+    fn write(&self, out: &mut impl Write) -> io::Result<()> {
         writeln!(out)?;
         writeln!(
             out,
-            "  deliveries   {:>5}   {} messages, each {} times, shuffled with seed {}; {daemons} on {servers}",
+            "  deliveries   {:>5}   {} messages, each {} times, shuffled with seed {}; {} daemons at once on JetStream and PostgreSQL",
             self.deliveries(),
             self.messages,
             self.times,
-            self.seed
+            self.seed,
+            self.hosts
         )?;
         writeln!(
             out,
@@ -200,16 +158,7 @@ impl Report {
                 "  {:<12} {:>5} rows, {verdict}",
                 table.name, table.rows
             )?;
-            for row in table.differences.iter().take(SHOWN_ROWS) {
-                writeln!(out, "      {}", row.key)?;
-                let side =
-                    |row: &Option<String>| row.clone().unwrap_or_else(|| "no row".to_owned());
-                writeln!(out, "        expected  {}", side(&row.expected))?;
-                writeln!(out, "        found     {}", side(&row.found))?;
-            }
-            if let Some(more @ 1..) = table.differences.len().checked_sub(SHOWN_ROWS) {
-                writeln!(out, "      and {more} more")?;
-            }
+            write!(out, "{}", table.shown())?;
         }
         writeln!(out)?;
         for fault in self.faults() {
@@ -221,50 +170,17 @@ impl Report {
             if self.is_exact() { "yes" } else { "no" },
             self.elapsed.as_secs_f64()
         )?;
-        if let Some(folder) = kept {
-            let shown = folder.display();
-            writeln!(out)?;
-            writeln!(out, "database: {shown}/hapax.db")?;
-            writeln!(out, "next:")?;
-            writeln!(
-                out,
-                "  sqlite3 {shown}/hapax.db 'SELECT * FROM repositories ORDER BY events DESC'"
-            )?;
-            writeln!(
-                out,
-                "  {} status --config {shown}/hapax.toml",
-                hapax.display()
-            )?;
-            writeln!(
-                out,
-                "  cargo xtask demo --full    # JetStream, PostgreSQL and two daemons"
-            )?;
-        } else {
-            writeln!(
-                out,
-                "database: a PostgreSQL of its own, stopped and removed with its folder"
-            )?;
-        }
-        Ok(())
+        writeln!(
+            out,
+            "database: a PostgreSQL of its own, stopped and removed with its folder"
+        )
     }
 
-    fn as_json(&self, kept: Option<&Path>) -> Value {
+    fn as_json(&self) -> Value {
         let tables: serde_json::Map<String, Value> = self
             .compared()
-            .into_iter()
-            .map(|table| {
-                let rows: Vec<Value> = table
-                    .differences
-                    .iter()
-                    .map(
-                        |row| json!({"key": row.key, "expected": row.expected, "found": row.found}),
-                    )
-                    .collect();
-                (
-                    table.name.to_owned(),
-                    json!({"rows": table.rows, "differences": rows}),
-                )
-            })
+            .iter()
+            .map(|table| (table.name.to_owned(), table.as_json()))
             .collect();
         json!({
             "exact": self.is_exact(),
@@ -280,9 +196,8 @@ impl Report {
             "tables": tables,
             "seed": self.seed,
             "daemons": self.hosts,
-            "source": if self.full { "jetstream" } else { "queue" },
-            "store": if self.full { "postgres" } else { "sqlite" },
-            "database": kept.map(|folder| folder.join("hapax.db")),
+            "source": "jetstream",
+            "store": "postgres",
             "seconds": (self.elapsed.as_secs_f64() * 10.0).round() / 10.0,
         })
     }
@@ -306,9 +221,8 @@ mod tests {
             ..Tables::default()
         };
         Report {
-            full: false,
             seed: 7,
-            hosts: 1,
+            hosts: 2,
             messages: 2,
             times: 3,
             status: Counts {
@@ -329,9 +243,7 @@ mod tests {
 
     fn written(report: &Report) -> String {
         let mut out = Vec::new();
-        report
-            .write(&mut out, Path::new("/t/hapax"), Some(Path::new("/f")))
-            .unwrap();
+        report.write(&mut out).unwrap();
         String::from_utf8(out).unwrap()
     }
 
@@ -360,11 +272,8 @@ mod tests {
         let report = exact();
         assert!(report.is_exact());
         let text = written(&report);
-        assert!(
-            text.contains("exact: yes (1.2 s)") && text.contains("/f/hapax.db"),
-            "{text}"
-        );
-        assert_eq!(report.as_json(None)["exact"], true);
+        assert!(text.contains("exact: yes (1.2 s)"), "{text}");
+        assert_eq!(report.as_json()["exact"], true);
     }
 
     #[test]
@@ -391,7 +300,7 @@ mod tests {
             "{text}"
         );
         assert_eq!(
-            report.as_json(None)["tables"]["repositories"]["differences"][0]["key"],
+            report.as_json()["tables"]["repositories"]["differences"][0]["key"],
             "\"a/b\""
         );
     }
