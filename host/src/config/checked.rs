@@ -119,6 +119,15 @@ impl std::fmt::Debug for JetStreamConfig {
     }
 }
 
+/// Whether a message's id is claimed before its handler runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dedup {
+    /// It is, and stays claimed.
+    Claims,
+    /// It is not: the handler runs for each delivery, and must be naturally idempotent.
+    Off,
+}
+
 /// What happens to a message whose id was claimed with another payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConflictPolicy {
@@ -175,6 +184,8 @@ pub struct HandlerConfig {
     pub start: Option<Start>,
     /// Where the message id stands.
     pub message_id: IdPlaces,
+    /// Whether ids are claimed.
+    pub dedup: Dedup,
     /// What happens to another payload under a claimed id.
     pub conflict: ConflictPolicy,
     /// How often and when a failed message runs again.
@@ -549,6 +560,19 @@ fn check_handler(
             ConflictPolicy::Park
         }
     };
+    let dedup = match section.text("dedup") {
+        None => Dedup::Claims,
+        Some("off") => Dedup::Off,
+        Some(other) => {
+            section.problem(
+                "dedup",
+                format!("`{other}` is not a way to tell duplicates"),
+                "leave `dedup` out (claims are kept for ever so far), or write `\"off\"` for a naturally idempotent handler"
+                    .to_owned(),
+            );
+            Dedup::Claims
+        }
+    };
     let retry = check_retry(&section);
     let limits = check_limits(&section);
     let lanes = match section.integer("lanes", 1..=64) {
@@ -578,6 +602,7 @@ fn check_handler(
         consumer: consumer.to_owned(),
         start,
         message_id: message_id?,
+        dedup,
         conflict,
         retry,
         limits,

@@ -2,6 +2,7 @@
 
 use super::HandlerContext;
 use super::policy::Failure;
+use crate::config::Dedup;
 use crate::message::{Incoming, Message, MessageId, ShortHash};
 use crate::source::Delivery;
 use crate::store::{Claim, ClaimRequest, CommitError, Connection, DeadLetter, StoreError, Tx};
@@ -45,8 +46,10 @@ pub(super) async fn park(
         }
     }
     let is_conflict = doomed.failure.class == crate::message::FailureClass::Conflict;
+    // Without claims the same id may still succeed later: the letter is one for its position.
+    let is_off = handler.config.dedup == Dedup::Off;
     let request = match &doomed.identity {
-        Some((message, payload_hash)) if !is_conflict => Some(ClaimRequest {
+        Some((message, payload_hash)) if !is_conflict && !is_off => Some(ClaimRequest {
             id: message.id.clone(),
             payload_hash: *payload_hash,
         }),

@@ -89,9 +89,7 @@ pub(crate) async fn process(
     }
 
     // Claim.
-    let requests: Vec<ClaimRequest> = batch.iter().map(Member::claim_request).collect();
-    let digest = Some(handler.component.digest());
-    let claims = match tx.claim(&handler.consumer, &requests, digest).await {
+    let claims = match handler.claim(&mut tx, &batch).await {
         Ok(claims) => claims,
         Err(why) => return (tx.rollback().await, Processed::Again { batch, why }),
     };
@@ -220,7 +218,7 @@ pub(crate) async fn process(
 }
 
 impl Member {
-    fn claim_request(&self) -> ClaimRequest {
+    pub(super) fn claim_request(&self) -> ClaimRequest {
         ClaimRequest {
             id: self.message.id.clone(),
             payload_hash: self.payload_hash,

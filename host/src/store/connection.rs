@@ -164,6 +164,17 @@ impl Session for Connection {
         }
     }
 
+    async fn attempts_without_claim(
+        &mut self,
+        consumer: &str,
+        ids: &[MessageId],
+    ) -> Result<Vec<u32>, StoreError> {
+        match self {
+            Self::Postgres(session) => session.attempts_without_claim(consumer, ids).await,
+            Self::Sqlite(session) => session.attempts_without_claim(consumer, ids).await,
+        }
+    }
+
     async fn execute(&mut self, statement: &str, params: &[Value]) -> Result<u64, SqlError> {
         match self {
             Self::Postgres(session) => session.execute(statement, params).await,

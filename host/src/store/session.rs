@@ -287,6 +287,14 @@ pub(crate) trait Session: Sized + Send {
         component: Option<ComponentDigest>,
     ) -> impl Future<Output = Result<Vec<Claim>, StoreError>> + Send;
 
+    /// Returns for each id the failures charged so far, and claims nothing. The attempts of these ids end with the
+    /// transaction, as with a claim.
+    fn attempts_without_claim(
+        &mut self,
+        consumer: &str,
+        ids: &[MessageId],
+    ) -> impl Future<Output = Result<Vec<u32>, StoreError>> + Send;
+
     /// Runs one guarded statement of the handler. Returns the rows affected.
     ///
     /// After any error that came from the database the transaction counts as aborted, on both databases: every later

@@ -119,6 +119,29 @@ impl Tx {
         Ok(claims)
     }
 
+    /// Stands in for `claim` where the handler wants none (`dedup = "off"`): every id is fresh, whatever was processed
+    /// before, and is covered by the commit.
+    ///
+    /// # Errors
+    /// As `StoreError` says.
+    pub async fn go_without_claims(
+        &mut self,
+        consumer: &str,
+        ids: &[MessageId],
+    ) -> Result<Vec<Claim>, StoreError> {
+        let attempts = self
+            .connection
+            .attempts_without_claim(consumer, ids)
+            .await?;
+        self.claimed.extend(ids.iter().cloned());
+        Ok(attempts
+            .into_iter()
+            .map(|charged| Claim::Fresh {
+                attempt: charged + 1,
+            })
+            .collect())
+    }
+
     /// Counts `id` among the duplicates although its payload differs from the one that was claimed: the handler's
     /// configuration says that such a difference means nothing.
     pub fn ignore_conflict(&mut self, id: &MessageId) {

@@ -64,6 +64,11 @@ pub fn credit_account() -> PathBuf {
     component("examples/credit-account/credit-account.wasm")
 }
 
+/// Keeps the newest version of each profile.
+pub fn upsert_profile() -> PathBuf {
+    component("examples/upsert-profile/upsert-profile.wasm")
+}
+
 fn component(path: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path);
     assert!(

@@ -16,7 +16,7 @@ mod tests;
 use std::collections::HashMap;
 
 use futures_util::TryStreamExt as _;
-use sqlx::postgres::PgConnectOptions;
+use sqlx::postgres::{PgConnectOptions, PgRow};
 use sqlx::{AssertSqlSafe, Either, PgConnection, Row as _, ValueRef as _};
 
 pub(super) use connect::{display, parse};
@@ -690,6 +690,45 @@ impl Session for PostgresSession {
             return Err(records::vanished_claim());
         }
         Ok(claims)
+    }
+
+    async fn attempts_without_claim(
+        &mut self,
+        consumer: &str,
+        ids: &[MessageId],
+    ) -> Result<Vec<u32>, StoreError> {
+        self.refuse_if_aborted().map_err(StoreError::Refused)?;
+        let ids: Vec<&str> = ids.iter().map(MessageId::as_str).collect();
+        // The transaction gets its number here, so that the check before the commit can compare it.
+        let rows = sqlx::query(
+            "SELECT pg_current_xact_id()::text, ( \
+                 SELECT max(attempt) FROM hapax.attempts \
+                 WHERE consumer = $1 AND message_id = wanted.message_id \
+             ) \
+             FROM unnest($2::text[]) WITH ORDINALITY AS wanted (message_id, place) ORDER BY wanted.place",
+        )
+        .bind(consumer)
+        .bind(&ids)
+        .fetch_all(&mut self.connection)
+        .await
+        .map_err(|error| self.host_error(&error))?;
+        let mut attempts = Vec::with_capacity(ids.len());
+        for row in &rows {
+            let read = |row: &PgRow| Ok((row.try_get(0)?, row.try_get(1)?));
+            let (xid, last): (String, Option<i32>) =
+                read(row).map_err(|error| self.host_error(&error))?;
+            self.tx.xid = Some(xid);
+            attempts.push(u32::try_from(last.unwrap_or(0)).unwrap_or(0));
+        }
+        if attempts.iter().any(|count| *count > 0) {
+            sqlx::query("DELETE FROM hapax.attempts WHERE consumer = $1 AND message_id = ANY ($2)")
+                .bind(consumer)
+                .bind(&ids)
+                .execute(&mut self.connection)
+                .await
+                .map_err(|error| self.host_error(&error))?;
+        }
+        Ok(attempts)
     }
 
     async fn execute(&mut self, statement: &str, params: &[Value]) -> Result<u64, SqlError> {

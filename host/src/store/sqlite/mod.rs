@@ -699,6 +699,43 @@ impl Session for SqliteSession {
         Ok(claims)
     }
 
+    async fn attempts_without_claim(
+        &mut self,
+        consumer: &str,
+        ids: &[MessageId],
+    ) -> Result<Vec<u32>, StoreError> {
+        self.refuse_if_aborted().map_err(StoreError::Refused)?;
+        let wanted = serde_json::Value::from(
+            ids.iter()
+                .map(|id| serde_json::Value::from(id.as_str()))
+                .collect::<Vec<_>>(),
+        )
+        .to_string();
+        let last: Vec<i64> = sqlx::query_scalar(
+            "SELECT coalesce((SELECT max(attempt) FROM hapax_attempts WHERE consumer = ?1 AND message_id = wanted.value), 0) \
+             FROM json_each(?2) AS wanted ORDER BY wanted.key",
+        )
+        .bind(consumer)
+        .bind(&wanted)
+        .fetch_all(&mut self.connection)
+        .await
+        .map_err(|error| self.host_error(&error))?;
+        if last.iter().any(|count| *count > 0) {
+            sqlx::query(
+                "DELETE FROM hapax_attempts WHERE consumer = ?1 AND message_id IN (SELECT value FROM json_each(?2))",
+            )
+            .bind(consumer)
+            .bind(&wanted)
+            .execute(&mut self.connection)
+            .await
+            .map_err(|error| self.host_error(&error))?;
+        }
+        Ok(last
+            .into_iter()
+            .map(|count| u32::try_from(count).unwrap_or(0))
+            .collect())
+    }
+
     async fn execute(&mut self, statement: &str, params: &[Value]) -> Result<u64, SqlError> {
         self.refuse_if_aborted()?;
         let passed = self.verdict(statement)?;
