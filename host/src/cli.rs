@@ -62,7 +62,7 @@ enum LogFormat {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Show it at work, with nothing but this program: real webhooks, hosts that are killed, a check of every row
+    /// Show it at work with nothing but this program: deliver, kill, check every row
     ///
     /// 329 webhooks of GitHub's are delivered three times each, in shuffled order, from a queue in a SQLite database to a handler
     /// that is part of this program. Two hosts are killed with SIGKILL on the way. Then every row is compared with what the webhooks

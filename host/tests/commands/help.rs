@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use crate::place::{Place, assert_prints};
 use crate::support::host;
 
-const COMMANDS: [&str; 4] = ["run", "check", "send", "status"];
+const COMMANDS: [&str; 5] = ["demo", "run", "check", "send", "status"];
 
 fn help(arguments: &[&str]) -> String {
     let output = Place::empty().hapax(arguments);

@@ -44,8 +44,8 @@ struct Fault {
 
 /// Runs one host after the other, each on what the one before it left, until nothing is left.
 ///
-/// The first dies half through the `messages`, with one's effects uncommitted; the second after another third of the
-/// `deliveries`, with one committed and unacknowledged.
+/// The first dies half through the `messages`, in an open transaction; the second after another third of the `deliveries`,
+/// between its commit and its acknowledgements.
 pub(super) async fn run(
     config: &Config,
     messages: usize,
@@ -55,12 +55,12 @@ pub(super) async fn run(
     let faults = [
         Fault {
             point: "after-handler",
-            meaning: "the SQL that it had run was rolled back",
+            meaning: "the SQL of its open transaction was rolled back",
             pass: messages / 2,
         },
         Fault {
             point: "before-ack",
-            meaning: "its message was committed, not acknowledged",
+            meaning: "what it had in hand was committed, not acknowledged",
             pass: deliveries / 3,
         },
     ];
