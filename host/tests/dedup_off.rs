@@ -1,6 +1,10 @@
 //! `dedup = "off"`: no claims, and a naturally idempotent handler to which duplicates do no harm.
 
-#![allow(clippy::unwrap_used, reason = "a test may stop at once")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test may stop at once, and prints its seed"
+)]
 
 mod support;
 
