@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use serde_json::Value;
 
 use crate::process;
@@ -30,20 +30,38 @@ pub(crate) fn command(root: &Path) -> Command {
 /// Builds the daemon and returns the path of its binary.
 pub(crate) fn build_host(root: &Path) -> anyhow::Result<PathBuf> {
     process::say("building the daemon (the first time takes minutes)");
+    build(root, &["hapax"], &[])?
+        .pop()
+        .context("one binary was asked for")
+}
+
+/// Builds binaries and returns their paths, in the same order.
+pub(crate) fn build(
+    root: &Path,
+    binaries: &[&str],
+    options: &[&str],
+) -> anyhow::Result<Vec<PathBuf>> {
     let messages = tempfile::NamedTempFile::new().context("cannot make a temporary file")?;
+    let mut command = command(root);
+    command.arg("build").args(options);
+    for binary in binaries {
+        command.args(["--bin", binary]);
+    }
     process::run(
-        command(root)
-            .args(["build", "--bin", "hapax"])
+        command
             .arg("--message-format=json-render-diagnostics")
             .stdin(Stdio::null())
             .stdout(messages.reopen().context("cannot open a temporary file")?),
     )?;
     let messages =
         std::fs::read_to_string(messages.path()).context("cannot read what cargo said")?;
-    match executable(&messages, "hapax") {
-        Some(path) => Ok(path),
-        None => bail!("cargo built `hapax` without saying where it lies"),
-    }
+    binaries
+        .iter()
+        .map(|binary| {
+            executable(&messages, binary)
+                .with_context(|| format!("cargo built `{binary}` without saying where it lies"))
+        })
+        .collect()
 }
 
 /// Returns the executable of the binary `name` in cargo's messages, one JSON object a line.

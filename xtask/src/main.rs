@@ -3,6 +3,7 @@
 //! **Invariant**: nothing here is part of the daemon, and the daemon knows nothing of it. `sudo` is never run: what needs root is
 //! named as a command to run.
 
+mod bench;
 mod cargo;
 mod debian;
 mod demo;
@@ -67,6 +68,28 @@ enum Command {
         #[arg(last = true, value_name = "NEXTEST ARGUMENTS")]
         arguments: Vec<String>,
     },
+    /// Measure hapax beside a consumer written by hand
+    ///
+    /// The same messages go through both in turn, on PostgreSQL (`fsync` and `synchronous_commit` on) and nats-server in temporary
+    /// folders. Prints each side's messages a second and the ratio; fails if a sum is wrong.
+    #[command(
+        after_help = "Example: cargo xtask bench --messages 50000 --runs 5\n         \
+                            cargo xtask bench --seed 7 --json"
+    )]
+    Bench {
+        /// How many messages each run processes
+        #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1_000..))]
+        messages: u32,
+        /// How often each side runs
+        #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+        runs: u32,
+        /// Draw accounts and amounts from this number; drawn at random otherwise, and printed
+        #[arg(long, value_name = "N")]
+        seed: Option<u64>,
+        /// Print the result as one JSON object
+        #[arg(long)]
+        json: bool,
+    },
     /// Build every example handler and test guest into its `.wasm` component
     #[command(after_help = "Example: cargo xtask guests\n         \
                             HAPAX_WASM_STD=rustup cargo xtask guests")]
@@ -84,6 +107,20 @@ fn main() -> ExitCode {
             demo::run(root(), &demo::Options { full, seed, json })
         }
         Command::Test { full, arguments } => test::run(root(), &test::Options { full, arguments }),
+        Command::Bench {
+            messages,
+            runs,
+            seed,
+            json,
+        } => bench::run(
+            root(),
+            &bench::Options {
+                messages,
+                runs,
+                seed,
+                json,
+            },
+        ),
         Command::Guests { embed } => {
             guests::build(root(), &WasmTarget::prepare()?)?;
             if embed {
