@@ -3,6 +3,7 @@
 use super::HandlerContext;
 use super::policy::Failure;
 use crate::config::Dedup;
+use crate::fault;
 use crate::message::{Incoming, Message, MessageId, ShortHash};
 use crate::source::Delivery;
 use crate::store::{Claim, ClaimRequest, CommitError, Connection, DeadLetter, StoreError, Tx};
@@ -69,6 +70,7 @@ pub(super) async fn park(
         let why = StoreError::Busy("the id was claimed with another payload meanwhile".into());
         return (connection, Parking::Again(doomed, why));
     }
+    fault::point("before-commit");
     let ended = tx.commit().await;
     let committed = match ended.result {
         Ok(committed) => committed,
@@ -81,6 +83,7 @@ pub(super) async fn park(
             return (ended.connection, Parking::Again(doomed, why));
         }
     };
+    fault::point("after-commit");
     let Doomed {
         delivery,
         identity,
@@ -90,6 +93,7 @@ pub(super) async fn park(
     let answered = match (&found, id) {
         (Some(Claim::Duplicate { .. }), Some(id)) => {
             // Another host finished it while this one gave up.
+            fault::point("before-ack");
             handler.settled(0, 1);
             delivery.ack(id, &committed.settled).await
         }
@@ -103,9 +107,11 @@ pub(super) async fn park(
                 reason = %crate::text::one_line(&failure.reason),
                 "dead letter"
             );
+            fault::point("before-ack");
             delivery.term(&committed.parked).await
         }
     };
+    fault::point("after-ack");
     if let Err(error) = answered {
         // The source delivers it again; the claim, or the position, will be found.
         tracing::warn!(handler = %handler.name, %error, "could not answer for a dead letter");

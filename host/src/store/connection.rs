@@ -201,6 +201,20 @@ impl Session for Connection {
         }
     }
 
+    fn is_aborted(&self) -> bool {
+        match self {
+            Self::Postgres(session) => session.is_aborted(),
+            Self::Sqlite(session) => session.is_aborted(),
+        }
+    }
+
+    async fn forget_attempts(&mut self, consumer: &str, id: &MessageId) -> Result<(), StoreError> {
+        match self {
+            Self::Postgres(session) => session.forget_attempts(consumer, id).await,
+            Self::Sqlite(session) => session.forget_attempts(consumer, id).await,
+        }
+    }
+
     async fn write_outbox(&mut self, rows: &[OutboxRow]) -> Result<(), StoreError> {
         match self {
             Self::Postgres(session) => session.write_outbox(rows).await,

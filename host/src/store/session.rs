@@ -317,6 +317,16 @@ pub(crate) trait Session: Sized + Send {
     /// While it is set, the run is charged to nobody.
     fn fault(&self) -> Option<StoreError>;
 
+    /// True once nothing of the transaction can be kept, whatever the handler says.
+    fn is_aborted(&self) -> bool;
+
+    /// Removes the attempts recorded for `id`: it was processed.
+    fn forget_attempts(
+        &mut self,
+        consumer: &str,
+        id: &MessageId,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+
     /// Writes outbox rows, in one statement.
     fn write_outbox(
         &mut self,

@@ -186,6 +186,11 @@ impl Tx {
         self.connection.fault()
     }
 
+    /// True once nothing of this transaction can be kept: the database raised an error, swallowed by the handler or not.
+    pub fn is_aborted(&self) -> bool {
+        self.connection.is_aborted()
+    }
+
     /// Writes the rows that handlers published.
     ///
     /// # Errors
@@ -222,6 +227,11 @@ impl Tx {
         };
         match claim {
             Some(Claim::Duplicate { .. }) => {
+                if let Some(id) = &letter.message_id {
+                    self.connection
+                        .forget_attempts(&letter.consumer, id)
+                        .await?;
+                }
                 self.claimed.extend(letter.message_id.clone());
                 return Ok(claim);
             }

@@ -759,6 +759,20 @@ impl Session for PostgresSession {
         self.tx.fault.clone()
     }
 
+    fn is_aborted(&self) -> bool {
+        self.refuse_if_aborted().is_err()
+    }
+
+    async fn forget_attempts(&mut self, consumer: &str, id: &MessageId) -> Result<(), StoreError> {
+        sqlx::query("DELETE FROM hapax.attempts WHERE consumer = $1 AND message_id = $2")
+            .bind(consumer)
+            .bind(id.as_str())
+            .execute(&mut self.connection)
+            .await
+            .map_err(|error| self.host_error(&error))?;
+        Ok(())
+    }
+
     async fn write_outbox(&mut self, rows: &[OutboxRow]) -> Result<(), StoreError> {
         self.refuse_if_aborted().map_err(StoreError::Refused)?;
         let column = |get: fn(&OutboxRow) -> &str| rows.iter().map(get).collect::<Vec<_>>();
