@@ -208,13 +208,6 @@ impl Session for Connection {
         }
     }
 
-    async fn forget_attempts(&mut self, consumer: &str, id: &MessageId) -> Result<(), StoreError> {
-        match self {
-            Self::Postgres(session) => session.forget_attempts(consumer, id).await,
-            Self::Sqlite(session) => session.forget_attempts(consumer, id).await,
-        }
-    }
-
     async fn write_outbox(&mut self, rows: &[OutboxRow]) -> Result<(), StoreError> {
         match self {
             Self::Postgres(session) => session.write_outbox(rows).await,

@@ -320,13 +320,6 @@ pub(crate) trait Session: Sized + Send {
     /// True once nothing of the transaction can be kept, whatever the handler says.
     fn is_aborted(&self) -> bool;
 
-    /// Removes the attempts recorded for `id`: it was processed.
-    fn forget_attempts(
-        &mut self,
-        consumer: &str,
-        id: &MessageId,
-    ) -> impl Future<Output = Result<(), StoreError>> + Send;
-
     /// Writes outbox rows, in one statement.
     fn write_outbox(
         &mut self,

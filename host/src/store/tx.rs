@@ -227,11 +227,6 @@ impl Tx {
         };
         match claim {
             Some(Claim::Duplicate { .. }) => {
-                if let Some(id) = &letter.message_id {
-                    self.connection
-                        .forget_attempts(&letter.consumer, id)
-                        .await?;
-                }
                 self.claimed.extend(letter.message_id.clone());
                 return Ok(claim);
             }

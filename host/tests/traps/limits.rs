@@ -28,7 +28,7 @@ async fn assert_at_rest(scene: &Scene) {
     match scene.store.kind() {
         StoreKind::Postgres => {
             let busy = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'hapax lane%' AND \
-                        (state LIKE 'idle in transaction%' OR query LIKE '%pg_sleep%' AND state = 'active')";
+                        (state LIKE 'idle in transaction%' OR wait_event = 'PgSleep')";
             probe.wait_for(busy, 0).await;
         }
         StoreKind::Sqlite => {
@@ -109,8 +109,7 @@ async fn trap_03_a_host_that_drains_waits_for_the_statement_that_runs() {
     let mut probe = scene.store.probe().await;
     probe
         .wait_for(
-            "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(600)%' AND state = 'active' AND \
-             application_name LIKE 'hapax lane%'",
+            "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND application_name LIKE 'hapax lane%'",
             1,
         )
         .await;
@@ -127,7 +126,8 @@ async fn trap_03_a_host_that_drains_waits_for_the_statement_that_runs() {
 /// More endless loops than threads: without epochs nothing else would run on this host.
 #[tokio::test]
 async fn trap_04_healthy_messages_run_beside_endless_loops() {
-    let handler = "lanes = 6\nretry = { attempts = 1 }\nlimits = { cpu = \"1s\", time = \"60s\" }";
+    // One message a transaction: a batch runs its messages in turn.
+    let handler = "lanes = 6\nbatch = { max = 1 }\nretry = { attempts = 1 }\nlimits = { cpu = \"1s\", time = \"60s\" }";
     let scene = scene(StoreKind::Postgres, SourceSort::Queue, handler).await;
     let mut messages: Vec<_> = (0..4)
         .map(|number| {

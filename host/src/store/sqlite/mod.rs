@@ -497,21 +497,38 @@ impl SqliteSession {
             }
         }
         if found.len() < requests.len() {
-            let settled: Vec<(String, Vec<u8>, String)> = sqlx::query_as(
-                "SELECT message_id, payload_hash, outcome FROM hapax_processed_messages \
+            let settled: Vec<(String, Vec<u8>, String, bool)> = sqlx::query_as(
+                "SELECT message_id, payload_hash, outcome, EXISTS ( \
+                     SELECT 1 FROM hapax_attempts AS attempt \
+                     WHERE attempt.consumer = ?1 AND attempt.message_id = claim.message_id \
+                 ) \
+                 FROM hapax_processed_messages AS claim \
                  WHERE consumer = ?1 AND message_id IN (SELECT value ->> 0 FROM json_each(?2))",
             )
             .bind(consumer)
             .bind(&wanted)
             .fetch_all(&mut self.connection)
             .await?;
-            for (id, hash, outcome) in settled {
+            for (id, hash, outcome, tried) in settled {
                 if found.contains_key(&id) {
                     continue;
                 }
-                if let Some(request) = requests.iter().find(|request| request.id.as_str() == id) {
-                    found.insert(id, records::settled_claim(request, &hash, &outcome));
+                let Some(request) = requests.iter().find(|request| request.id.as_str() == id)
+                else {
+                    continue;
+                };
+                let claim = records::settled_claim(request, &hash, &outcome);
+                if tried && matches!(claim, Claim::Duplicate { .. }) {
+                    // A failure that was recorded after another host's claim counts no more.
+                    sqlx::query(
+                        "DELETE FROM hapax_attempts WHERE consumer = ?1 AND message_id = ?2",
+                    )
+                    .bind(consumer)
+                    .bind(&id)
+                    .execute(&mut self.connection)
+                    .await?;
                 }
+                found.insert(id, claim);
             }
         }
         Ok(requests
@@ -780,16 +797,6 @@ impl Session for SqliteSession {
 
     fn is_aborted(&self) -> bool {
         self.refuse_if_aborted().is_err()
-    }
-
-    async fn forget_attempts(&mut self, consumer: &str, id: &MessageId) -> Result<(), StoreError> {
-        sqlx::query("DELETE FROM hapax_attempts WHERE consumer = ?1 AND message_id = ?2")
-            .bind(consumer)
-            .bind(id.as_str())
-            .execute(&mut self.connection)
-            .await
-            .map_err(|error| self.host_error(&error))?;
-        Ok(())
     }
 
     async fn write_outbox(&mut self, rows: &[OutboxRow]) -> Result<(), StoreError> {
