@@ -40,9 +40,11 @@ pub(super) async fn park(
         Err(why) => return (None, Parking::Again(doomed, why)),
     };
     if let Some(number) = doomed.delivery.queue_row {
-        match tx.take_queue_rows(&[number]).await {
-            Ok(taken) if taken.is_empty() => return (tx.rollback().await, Parking::Settled),
-            Ok(_) => {}
+        // Waited for: it may still be in the hands of this message's own last run, whose connection was cut off and which the
+        // server has not noticed yet. Left alone, the message would come again, and run beyond its attempts.
+        match tx.wait_for_queue_row(number).await {
+            Ok(true) => {}
+            Ok(false) => return (tx.rollback().await, Parking::Settled),
             Err(why) => return (tx.rollback().await, Parking::Again(doomed, why)),
         }
     }

@@ -222,6 +222,13 @@ impl Session for Connection {
         }
     }
 
+    async fn wait_for_queue_row(&mut self, number: i64) -> Result<bool, StoreError> {
+        match self {
+            Self::Postgres(session) => session.wait_for_queue_row(number).await,
+            Self::Sqlite(session) => session.wait_for_queue_row(number).await,
+        }
+    }
+
     async fn write_dead_letter(&mut self, letter: &DeadLetter) -> Result<(), StoreError> {
         match self {
             Self::Postgres(session) => session.write_dead_letter(letter).await,

@@ -333,6 +333,12 @@ pub(crate) trait Session: Sized + Send {
         numbers: &[i64],
     ) -> impl Future<Output = Result<Vec<i64>, StoreError>> + Send;
 
+    /// Takes one queue row, and waits for whoever has it in hand, at most `lock_timeout`; then `Busy`. False: it is gone.
+    fn wait_for_queue_row(
+        &mut self,
+        number: i64,
+    ) -> impl Future<Output = Result<bool, StoreError>> + Send;
+
     /// Writes a dead letter with the attempts recorded for its id. Writing the same source and position of the
     /// consumer again changes nothing.
     fn write_dead_letter(

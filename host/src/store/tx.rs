@@ -160,6 +160,14 @@ impl Tx {
         self.connection.take_queue_rows(numbers).await
     }
 
+    /// Takes one row of the embedded queue, and waits for whoever has it in hand. False: it is gone.
+    ///
+    /// # Errors
+    /// `Busy` if the wait ran out.
+    pub async fn wait_for_queue_row(&mut self, number: i64) -> Result<bool, StoreError> {
+        self.connection.wait_for_queue_row(number).await
+    }
+
     /// Runs one statement of the handler. Returns the rows affected.
     ///
     /// # Errors

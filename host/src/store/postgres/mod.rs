@@ -852,6 +852,16 @@ impl Session for PostgresSession {
         .map_err(|error| self.host_error(&error))
     }
 
+    async fn wait_for_queue_row(&mut self, number: i64) -> Result<bool, StoreError> {
+        self.refuse_if_aborted().map_err(StoreError::Refused)?;
+        let done = sqlx::query("DELETE FROM hapax.queue WHERE number = $1")
+            .bind(number)
+            .execute(&mut self.connection)
+            .await
+            .map_err(|error| self.host_error(&error))?;
+        Ok(done.rows_affected() > 0)
+    }
+
     async fn write_dead_letter(&mut self, letter: &DeadLetter) -> Result<(), StoreError> {
         self.refuse_if_aborted().map_err(StoreError::Refused)?;
         let component = self.component(letter.component).await?;

@@ -846,6 +846,12 @@ impl Session for SqliteSession {
         .map_err(|error| self.host_error(&error))
     }
 
+    async fn wait_for_queue_row(&mut self, number: i64) -> Result<bool, StoreError> {
+        // There is one writer: who has begun has waited.
+        let taken = self.take_queue_rows(&[number]).await?;
+        Ok(!taken.is_empty())
+    }
+
     async fn write_dead_letter(&mut self, letter: &DeadLetter) -> Result<(), StoreError> {
         self.refuse_if_aborted().map_err(StoreError::Refused)?;
         let component = self.component(letter.component).await?;
