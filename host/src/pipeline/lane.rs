@@ -22,6 +22,9 @@ use crate::text::one_line;
 
 /// The longest wait for a lock: above it a claim counts as in flight elsewhere.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
+/// How much longer than a whole call the database lets one statement run. The call's own limit must come first: it is what
+/// the message is charged with, whatever the handler makes of an error. This one ends what is left of the statement.
+const STATEMENT_MARGIN: Duration = Duration::from_secs(1);
 /// The first pause before something is run again that nobody is charged for.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 /// The longest such pause.
@@ -93,7 +96,14 @@ impl Lane {
         }
         let mut work: VecDeque<Vec<Member>> = without_twins(members).into();
         let mut pause = Pause::default();
+        let mut is_first = true;
         while let Some(batch) = work.pop_front() {
+            if self.drain.is_draining() && !is_first {
+                self.give_back(batch.into_iter().chain(work.into_iter().flatten()))
+                    .await;
+                return report;
+            }
+            is_first = false;
             let Some(connection) = self.connection().await else {
                 // Dropped unrun and uncharged, like all that follows: the source delivers it again.
                 return report;
@@ -105,9 +115,6 @@ impl Lane {
                 Processed::Settled => pause = Pause::default(),
                 Processed::Again { batch, why } => {
                     self.outage.note(&self.handler, &why);
-                    if self.drain.is_draining() {
-                        return report;
-                    }
                     if matches!(why, StoreError::Busy(_)) && batch.len() > 1 {
                         again(&mut work, halves(batch));
                     } else {
@@ -136,6 +143,16 @@ impl Lane {
             }
         }
         report
+    }
+
+    /// Gives messages back that did not run, or of which nothing stays: uncharged, and to be delivered at once.
+    async fn give_back(&self, members: impl Iterator<Item = Member>) {
+        for member in members {
+            if let Err(error) = member.delivery.nak(Duration::ZERO).await {
+                // It comes again by itself, later.
+                tracing::debug!(handler = %self.handler.name, %error, "could not give a message back");
+            }
+        }
     }
 
     fn identify(&self, delivery: Delivery) -> Result<Member, Box<Doomed>> {
@@ -237,7 +254,7 @@ impl Lane {
         let limits = &self.handler.config.limits;
         let options = SessionOptions {
             purpose: format!("lane {}", self.handler.name),
-            statement_timeout: Some(limits.time),
+            statement_timeout: Some(limits.time + STATEMENT_MARGIN),
             lock_timeout: LOCK_TIMEOUT,
             idle_in_transaction: limits.time + LOCK_TIMEOUT,
         };

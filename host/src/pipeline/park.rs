@@ -3,6 +3,7 @@
 use super::HandlerContext;
 use super::policy::Failure;
 use crate::config::Dedup;
+use crate::fault;
 use crate::message::{Incoming, Message, MessageId, ShortHash};
 use crate::source::Delivery;
 use crate::store::{Claim, ClaimRequest, CommitError, Connection, DeadLetter, StoreError, Tx};
@@ -39,9 +40,11 @@ pub(super) async fn park(
         Err(why) => return (None, Parking::Again(doomed, why)),
     };
     if let Some(number) = doomed.delivery.queue_row {
-        match tx.take_queue_rows(&[number]).await {
-            Ok(taken) if taken.is_empty() => return (tx.rollback().await, Parking::Settled),
-            Ok(_) => {}
+        // Waited for: it may still be in the hands of this message's own last run, whose connection was cut off and which the
+        // server has not noticed yet. Left alone, the message would come again, and run beyond its attempts.
+        match tx.wait_for_queue_row(number).await {
+            Ok(true) => {}
+            Ok(false) => return (tx.rollback().await, Parking::Settled),
             Err(why) => return (tx.rollback().await, Parking::Again(doomed, why)),
         }
     }
@@ -69,6 +72,7 @@ pub(super) async fn park(
         let why = StoreError::Busy("the id was claimed with another payload meanwhile".into());
         return (connection, Parking::Again(doomed, why));
     }
+    fault::point("before-commit");
     let ended = tx.commit().await;
     let committed = match ended.result {
         Ok(committed) => committed,
@@ -81,6 +85,7 @@ pub(super) async fn park(
             return (ended.connection, Parking::Again(doomed, why));
         }
     };
+    fault::point("after-commit");
     let Doomed {
         delivery,
         identity,
@@ -90,6 +95,7 @@ pub(super) async fn park(
     let answered = match (&found, id) {
         (Some(Claim::Duplicate { .. }), Some(id)) => {
             // Another host finished it while this one gave up.
+            fault::point("before-ack");
             handler.settled(0, 1);
             delivery.ack(id, &committed.settled).await
         }
@@ -103,9 +109,11 @@ pub(super) async fn park(
                 reason = %crate::text::one_line(&failure.reason),
                 "dead letter"
             );
+            fault::point("before-ack");
             delivery.term(&committed.parked).await
         }
     };
+    fault::point("after-ack");
     if let Err(error) = answered {
         // The source delivers it again; the claim, or the position, will be found.
         tracing::warn!(handler = %handler.name, %error, "could not answer for a dead letter");

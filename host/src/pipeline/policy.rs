@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use crate::handler::{Called, Verdict};
 use crate::message::{FailureClass, Message, ShortHash};
-use crate::store::{SqlError, StoreError};
+use crate::store::{SqlError, StoreError, Tx};
+
+/// The handler returned ok, but nothing of what it wrote can be kept.
+const SWALLOWED: &str = "aborted: a statement failed and the handler went on; after an error of the database nothing of the transaction can be kept";
 
 /// A failure that is charged to its message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,17 +81,20 @@ pub(crate) enum Outcome {
 /// What the host knows of the transaction comes first: a deadlock or a lost connection is nobody's fault, whatever the
 /// handler made of the error that it saw.
 pub(crate) fn classify(called: &Called) -> Outcome {
+    let is_aborted = called.tx.as_ref().is_some_and(Tx::is_aborted);
     decide(
         &called.verdict,
-        called.tx.as_ref().and_then(crate::store::Tx::fault),
+        called.tx.as_ref().and_then(Tx::fault),
+        is_aborted,
     )
 }
 
-fn decide(verdict: &Verdict, fault: Option<StoreError>) -> Outcome {
+fn decide(verdict: &Verdict, fault: Option<StoreError>, is_aborted: bool) -> Outcome {
     if let Some(why) = fault {
         return Outcome::Again(why);
     }
     let (class, reason, delay) = match verdict {
+        Verdict::Ok if is_aborted => (FailureClass::Sql, SWALLOWED.to_owned(), None),
         Verdict::Ok => return Outcome::Commit,
         Verdict::Host { text } => return Outcome::Again(StoreError::Busy(text.clone())),
         Verdict::Retry { reason, delay } => (FailureClass::Retried, reason.clone(), *delay),
@@ -136,28 +142,33 @@ mod tests {
             Outcome::Commit => panic!("must not commit"),
         };
 
-        assert!(matches!(decide(&Verdict::Ok, None), Outcome::Commit));
+        assert!(matches!(decide(&Verdict::Ok, None, false), Outcome::Commit));
         assert_eq!(
-            charged(decide(&retry, None)),
+            charged(decide(&retry, None, true)),
             Some((FailureClass::Retried, false, Some(Duration::from_secs(3))))
         );
         assert_eq!(
-            charged(decide(&reject, None)),
+            charged(decide(&reject, None, true)),
             Some((FailureClass::Rejected, true, None))
         );
         assert_eq!(
-            charged(decide(&trap, None)),
+            charged(decide(&trap, None, false)),
             Some((FailureClass::Trapped, false, None))
         );
         assert_eq!(
-            charged(decide(&limit, None)),
+            charged(decide(&limit, None, true)),
             Some((FailureClass::Limit, false, None))
         );
-        assert_eq!(charged(decide(&host, None)), None);
+        assert_eq!(charged(decide(&host, None, false)), None);
+        // A swallowed error.
+        assert_eq!(
+            charged(decide(&Verdict::Ok, None, true)),
+            Some((FailureClass::Sql, false, None))
+        );
         // A fault of the database is charged to nobody, whatever the handler said.
         for verdict in [&Verdict::Ok, &retry, &reject, &trap, &limit, &host] {
-            assert_eq!(charged(decide(verdict, busy())), None, "{verdict:?}");
-            assert_eq!(charged(decide(verdict, lost())), None, "{verdict:?}");
+            assert_eq!(charged(decide(verdict, busy(), true)), None, "{verdict:?}");
+            assert_eq!(charged(decide(verdict, lost(), true)), None, "{verdict:?}");
         }
     }
 }

@@ -201,6 +201,13 @@ impl Session for Connection {
         }
     }
 
+    fn is_aborted(&self) -> bool {
+        match self {
+            Self::Postgres(session) => session.is_aborted(),
+            Self::Sqlite(session) => session.is_aborted(),
+        }
+    }
+
     async fn write_outbox(&mut self, rows: &[OutboxRow]) -> Result<(), StoreError> {
         match self {
             Self::Postgres(session) => session.write_outbox(rows).await,
@@ -212,6 +219,13 @@ impl Session for Connection {
         match self {
             Self::Postgres(session) => session.take_queue_rows(numbers).await,
             Self::Sqlite(session) => session.take_queue_rows(numbers).await,
+        }
+    }
+
+    async fn wait_for_queue_row(&mut self, number: i64) -> Result<bool, StoreError> {
+        match self {
+            Self::Postgres(session) => session.wait_for_queue_row(number).await,
+            Self::Sqlite(session) => session.wait_for_queue_row(number).await,
         }
     }
 

@@ -317,6 +317,9 @@ pub(crate) trait Session: Sized + Send {
     /// While it is set, the run is charged to nobody.
     fn fault(&self) -> Option<StoreError>;
 
+    /// True once nothing of the transaction can be kept, whatever the handler says.
+    fn is_aborted(&self) -> bool;
+
     /// Writes outbox rows, in one statement.
     fn write_outbox(
         &mut self,
@@ -329,6 +332,12 @@ pub(crate) trait Session: Sized + Send {
         &mut self,
         numbers: &[i64],
     ) -> impl Future<Output = Result<Vec<i64>, StoreError>> + Send;
+
+    /// Takes one queue row, and waits for whoever has it in hand, at most `lock_timeout`; then `Busy`. False: it is gone.
+    fn wait_for_queue_row(
+        &mut self,
+        number: i64,
+    ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
     /// Writes a dead letter with the attempts recorded for its id. Writing the same source and position of the
     /// consumer again changes nothing.

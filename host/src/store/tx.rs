@@ -160,6 +160,14 @@ impl Tx {
         self.connection.take_queue_rows(numbers).await
     }
 
+    /// Takes one row of the embedded queue, and waits for whoever has it in hand. False: it is gone.
+    ///
+    /// # Errors
+    /// `Busy` if the wait ran out.
+    pub async fn wait_for_queue_row(&mut self, number: i64) -> Result<bool, StoreError> {
+        self.connection.wait_for_queue_row(number).await
+    }
+
     /// Runs one statement of the handler. Returns the rows affected.
     ///
     /// # Errors
@@ -184,6 +192,11 @@ impl Tx {
     /// Returns what made this transaction unusable through no fault of its message: such a run is charged to nobody.
     pub fn fault(&self) -> Option<StoreError> {
         self.connection.fault()
+    }
+
+    /// True once nothing of this transaction can be kept: the database raised an error, swallowed by the handler or not.
+    pub fn is_aborted(&self) -> bool {
+        self.connection.is_aborted()
     }
 
     /// Writes the rows that handlers published.

@@ -142,6 +142,17 @@ impl Host {
         self.signal(rustix::process::Signal::KILL);
     }
 
+    /// True if it has a file open.
+    pub fn has_open(&self, path: &str) -> bool {
+        let Ok(entries) = std::fs::read_dir(format!("/proc/{}/fd", self.child.id())) else {
+            return false;
+        };
+        entries
+            .filter_map(Result::ok)
+            .filter_map(|entry| std::fs::read_link(entry.path()).ok())
+            .any(|open| open == Path::new(path))
+    }
+
     /// Sends it a signal.
     pub fn signal(&self, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_child(&self.child);

@@ -378,13 +378,17 @@ impl PostgresSession {
         if found.len() < requests.len() {
             // A row that the insert waited for is invisible to it; this statement has a newer snapshot.
             let rows = sqlx::query(
-                "SELECT message_id, payload_hash, outcome FROM hapax.processed_messages \
-                 WHERE consumer = $1 AND message_id = ANY ($2)",
+                "SELECT message_id, payload_hash, outcome, EXISTS ( \
+                     SELECT 1 FROM hapax.attempts \
+                     WHERE consumer = $1 AND message_id = processed_messages.message_id \
+                 ) \
+                 FROM hapax.processed_messages WHERE consumer = $1 AND message_id = ANY ($2)",
             )
             .bind(consumer)
             .bind(&ids)
             .fetch_all(&mut self.connection)
             .await?;
+            let mut tried_in_vain: Vec<String> = Vec::new();
             for row in &rows {
                 let id: String = row.try_get(0)?;
                 if found.contains_key(&id) {
@@ -392,9 +396,26 @@ impl PostgresSession {
                 }
                 let hash: Vec<u8> = row.try_get(1)?;
                 let outcome: String = row.try_get(2)?;
-                if let Some(request) = requests.iter().find(|request| request.id.as_str() == id) {
-                    found.insert(id, records::settled_claim(request, &hash, &outcome));
+                let tried: bool = row.try_get(3)?;
+                let Some(request) = requests.iter().find(|request| request.id.as_str() == id)
+                else {
+                    continue;
+                };
+                let claim = records::settled_claim(request, &hash, &outcome);
+                if tried && matches!(claim, Claim::Duplicate { .. }) {
+                    tried_in_vain.push(id.clone());
                 }
+                found.insert(id, claim);
+            }
+            // A failure that was recorded after another host's claim counts no more.
+            if !tried_in_vain.is_empty() {
+                sqlx::query(
+                    "DELETE FROM hapax.attempts WHERE consumer = $1 AND message_id = ANY ($2)",
+                )
+                .bind(consumer)
+                .bind(&tried_in_vain)
+                .execute(&mut self.connection)
+                .await?;
             }
         }
         // An id that is missing here was claimed when the insert looked and gone when the second statement did.
@@ -759,6 +780,10 @@ impl Session for PostgresSession {
         self.tx.fault.clone()
     }
 
+    fn is_aborted(&self) -> bool {
+        self.refuse_if_aborted().is_err()
+    }
+
     async fn write_outbox(&mut self, rows: &[OutboxRow]) -> Result<(), StoreError> {
         self.refuse_if_aborted().map_err(StoreError::Refused)?;
         let column = |get: fn(&OutboxRow) -> &str| rows.iter().map(get).collect::<Vec<_>>();
@@ -825,6 +850,16 @@ impl Session for PostgresSession {
         .fetch_all(&mut self.connection)
         .await
         .map_err(|error| self.host_error(&error))
+    }
+
+    async fn wait_for_queue_row(&mut self, number: i64) -> Result<bool, StoreError> {
+        self.refuse_if_aborted().map_err(StoreError::Refused)?;
+        let done = sqlx::query("DELETE FROM hapax.queue WHERE number = $1")
+            .bind(number)
+            .execute(&mut self.connection)
+            .await
+            .map_err(|error| self.host_error(&error))?;
+        Ok(done.rows_affected() > 0)
     }
 
     async fn write_dead_letter(&mut self, letter: &DeadLetter) -> Result<(), StoreError> {

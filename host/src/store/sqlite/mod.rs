@@ -497,21 +497,38 @@ impl SqliteSession {
             }
         }
         if found.len() < requests.len() {
-            let settled: Vec<(String, Vec<u8>, String)> = sqlx::query_as(
-                "SELECT message_id, payload_hash, outcome FROM hapax_processed_messages \
+            let settled: Vec<(String, Vec<u8>, String, bool)> = sqlx::query_as(
+                "SELECT message_id, payload_hash, outcome, EXISTS ( \
+                     SELECT 1 FROM hapax_attempts AS attempt \
+                     WHERE attempt.consumer = ?1 AND attempt.message_id = claim.message_id \
+                 ) \
+                 FROM hapax_processed_messages AS claim \
                  WHERE consumer = ?1 AND message_id IN (SELECT value ->> 0 FROM json_each(?2))",
             )
             .bind(consumer)
             .bind(&wanted)
             .fetch_all(&mut self.connection)
             .await?;
-            for (id, hash, outcome) in settled {
+            for (id, hash, outcome, tried) in settled {
                 if found.contains_key(&id) {
                     continue;
                 }
-                if let Some(request) = requests.iter().find(|request| request.id.as_str() == id) {
-                    found.insert(id, records::settled_claim(request, &hash, &outcome));
+                let Some(request) = requests.iter().find(|request| request.id.as_str() == id)
+                else {
+                    continue;
+                };
+                let claim = records::settled_claim(request, &hash, &outcome);
+                if tried && matches!(claim, Claim::Duplicate { .. }) {
+                    // A failure that was recorded after another host's claim counts no more.
+                    sqlx::query(
+                        "DELETE FROM hapax_attempts WHERE consumer = ?1 AND message_id = ?2",
+                    )
+                    .bind(consumer)
+                    .bind(&id)
+                    .execute(&mut self.connection)
+                    .await?;
                 }
+                found.insert(id, claim);
             }
         }
         Ok(requests
@@ -778,6 +795,10 @@ impl Session for SqliteSession {
         self.fault.clone()
     }
 
+    fn is_aborted(&self) -> bool {
+        self.refuse_if_aborted().is_err()
+    }
+
     async fn write_outbox(&mut self, rows: &[OutboxRow]) -> Result<(), StoreError> {
         self.refuse_if_aborted().map_err(StoreError::Refused)?;
         for row in rows {
@@ -823,6 +844,12 @@ impl Session for SqliteSession {
         .fetch_all(&mut self.connection)
         .await
         .map_err(|error| self.host_error(&error))
+    }
+
+    async fn wait_for_queue_row(&mut self, number: i64) -> Result<bool, StoreError> {
+        // There is one writer: who has begun has waited.
+        let taken = self.take_queue_rows(&[number]).await?;
+        Ok(!taken.is_empty())
     }
 
     async fn write_dead_letter(&mut self, letter: &DeadLetter) -> Result<(), StoreError> {
