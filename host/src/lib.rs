@@ -10,6 +10,7 @@ pub mod exit;
 pub mod fault;
 pub mod handler;
 pub mod message;
+mod news;
 pub mod pipeline;
 pub mod source;
 pub mod store;

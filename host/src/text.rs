@@ -20,9 +20,26 @@ pub(crate) fn one_line(text: &str) -> String {
     line
 }
 
+/// Parts a text from the hint on its last line, if it has one.
+pub(crate) fn split_hint(text: &str) -> (&str, Option<&str>) {
+    match text.split_once("\nhint: ") {
+        Some((text, hint)) => (text, Some(hint)),
+        None => (text, None),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_hint_is_the_line_that_begins_with_it() {
+        assert_eq!(
+            split_hint("no stream\nhint: make it"),
+            ("no stream", Some("make it"))
+        );
+        assert_eq!(split_hint("hint: no"), ("hint: no", None));
+    }
 
     #[test]
     fn foreign_text_stays_on_one_bounded_line() {

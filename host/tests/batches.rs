@@ -214,3 +214,82 @@ async fn batches_of_one_handler_never_deadlock() {
     let deadlocks = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()";
     assert_eq!(scene.store.number(deadlocks).await, 0, "seed {seed}");
 }
+
+/// One handler moves from the first account to the second, the other the other way round.
+fn two_handlers(baton: &str) -> String {
+    format!(
+        "lanes = 4\n{baton}\n\n[handlers.other]\ncomponent = \"{}\"\nsource = \"messages\"\nstart = \"all\"\n\
+         message_id = [\"header:Message-Id\"]\nlanes = 4\n{baton}",
+        script().display()
+    )
+}
+
+/// Two handlers on two hosts update the same few rows, each message in an order of its own. Returns how many deadlocks
+/// the server found.
+async fn handlers_on_the_same_rows(baton: &str) -> i64 {
+    let seed: u64 = rand::random();
+    println!("seed {seed}");
+    let mut random = rand::rngs::StdRng::seed_from_u64(seed);
+    let accounts: Vec<String> = (0..40).map(|n| format!("({n}, 0)")).collect();
+    let tables = format!(
+        "CREATE TABLE accounts (id bigint PRIMARY KEY, balance bigint NOT NULL);\n\
+         INSERT INTO accounts (id, balance) VALUES {};",
+        accounts.join(", ")
+    );
+    let scene = Scene::new(
+        StoreKind::Postgres,
+        SourceSort::JetStream,
+        &script(),
+        &tables,
+        &two_handlers(baton),
+    )
+    .await;
+    let update = "UPDATE accounts SET balance = balance + $1 WHERE id = $2";
+    let messages: Vec<TestMessage> = (0..500)
+        .map(|n| {
+            let (from, to) = (random.random_range(0..40), random.random_range(0..40));
+            message(
+                &format!("m-{n}"),
+                &[
+                    json!({ "execute": update, "params": [{ "int64": -1 }, { "int64": from }] }),
+                    json!({ "execute": update, "params": [{ "int64": 3 }, { "int64": to }] }),
+                ],
+            )
+        })
+        .collect();
+    scene.publish(&messages).await;
+    let hosts = [
+        scene.host(&["--until-idle"], &[]),
+        scene.host(&["--until-idle"], &[]),
+    ];
+    for host in hosts {
+        host.wait_well();
+    }
+    let number = async |sql: &'static str| scene.store.number(sql).await;
+    assert_eq!(
+        number("SELECT CAST(sum(balance) AS bigint) FROM accounts").await,
+        2 * 2 * 500,
+        "seed {seed}"
+    );
+    assert_eq!(
+        scene.count("processed_messages", "outcome = 'done'").await,
+        1_000
+    );
+    assert_eq!(scene.count("dead_letters", "true").await, 0);
+    assert_eq!(
+        number("SELECT CAST(coalesce(sum(retried), 0) AS bigint) FROM hapax.counters").await,
+        0,
+        "a message was charged; seed {seed}"
+    );
+    number("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()").await
+}
+
+#[tokio::test]
+async fn another_handler_on_the_same_rows_costs_nobody_an_attempt() {
+    handlers_on_the_same_rows("").await;
+}
+
+#[tokio::test]
+async fn handlers_that_share_a_baton_never_deadlock() {
+    assert_eq!(handlers_on_the_same_rows("baton = \"accounts\"").await, 0);
+}

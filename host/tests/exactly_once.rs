@@ -11,7 +11,6 @@ use rand::seq::SliceRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 use support::scene::{Scene, SourceSort, TestMessage, credit_account};
 
-const MESSAGES: usize = 5_000;
 const COPIES: usize = 3;
 const ACCOUNTS: usize = 100;
 
@@ -29,12 +28,29 @@ fn tables() -> String {
 /// 5,000 messages through JetStream and PostgreSQL, every one published three times under one id, two hosts at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_hosts_and_three_copies_of_each_message_give_exact_sums() {
+    two_hosts_give_exact_sums(5_000, "").await;
+}
+
+/// Fewer of them, however they are put together.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_shape_of_batches_gives_exact_sums() {
+    for handler in [
+        "lanes = 1\nbatch = { max = 1 }",
+        "lanes = 4\nbatch = { max = 1 }",
+        "lanes = 1\nbatch = { max = 50 }",
+        "lanes = 4\nbatch = { max = 50 }",
+    ] {
+        two_hosts_give_exact_sums(500, handler).await;
+    }
+}
+
+async fn two_hosts_give_exact_sums(count: usize, handler: &str) {
     let seed: u64 = rand::random();
     println!("seed {seed}");
     let mut random = rand::rngs::StdRng::seed_from_u64(seed);
     let mut expected: BTreeMap<String, i64> = BTreeMap::new();
-    let mut messages = Vec::with_capacity(MESSAGES * COPIES);
-    for number in 0..MESSAGES {
+    let mut messages = Vec::with_capacity(count * COPIES);
+    for number in 0..count {
         let account = format!("a{}", random.random_range(0..ACCOUNTS));
         let amount: i64 = random.random_range(-1_000..=1_000);
         *expected.entry(account.clone()).or_default() += amount;
@@ -51,7 +67,7 @@ async fn two_hosts_and_three_copies_of_each_message_give_exact_sums() {
         SourceSort::JetStream,
         &credit_account(),
         &tables(),
-        "",
+        handler,
     )
     .await;
     let mut hosts = [scene.host(&[], &[]), scene.host(&[], &[])];
@@ -80,15 +96,15 @@ async fn two_hosts_and_three_copies_of_each_message_give_exact_sums() {
     assert!(wrong.is_empty(), "seed {seed}: {wrong:?}");
     assert_eq!(
         scene.count("processed_messages", "outcome = 'done'").await,
-        MESSAGES as i64
+        count as i64
     );
     assert_eq!(
         scene.count("processed_messages", "true").await,
-        MESSAGES as i64
+        count as i64
     );
     assert_eq!(scene.count("dead_letters", "true").await, 0);
     let status = scene.status();
-    assert_eq!(status["claimed"], MESSAGES, "{status}");
-    assert_eq!(status["duplicates"], MESSAGES * (COPIES - 1), "{status}");
+    assert_eq!(status["claimed"], count, "{status}");
+    assert_eq!(status["duplicates"], count * (COPIES - 1), "{status}");
     assert_eq!(status["backlog"], 0, "{status}");
 }

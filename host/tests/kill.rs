@@ -23,15 +23,28 @@ fn passes(point: &str, batch_max: usize) -> u32 {
 }
 
 async fn dies_at(point: &str, kind: StoreKind, source: SourceSort) {
+    // SQLite has one writer.
+    let lanes: &[usize] = match kind {
+        StoreKind::Postgres => &[1, 4],
+        StoreKind::Sqlite => &[1],
+    };
     for batch_max in [1, 50] {
-        dies_in_a_batch(point, kind, source, batch_max).await;
+        for lanes in lanes {
+            dies_in_a_batch(point, kind, source, batch_max, *lanes).await;
+        }
     }
 }
 
-async fn dies_in_a_batch(point: &str, kind: StoreKind, source: SourceSort, batch_max: usize) {
+async fn dies_in_a_batch(
+    point: &str,
+    kind: StoreKind,
+    source: SourceSort,
+    batch_max: usize,
+    lanes: usize,
+) {
     let tables = "CREATE TABLE accounts (id text PRIMARY KEY, balance bigint NOT NULL);\n\
                   INSERT INTO accounts (id, balance) VALUES ('a', 0);";
-    let handler = format!("lanes = 1\nbatch = {{ max = {batch_max} }}");
+    let handler = format!("lanes = {lanes}\nbatch = {{ max = {batch_max} }}");
     let scene = Scene::new(kind, source, &credit_account(), tables, &handler).await;
     let messages: Vec<TestMessage> = (1..=MESSAGES)
         .map(|amount| {

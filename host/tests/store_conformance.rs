@@ -1558,6 +1558,7 @@ mod cases {
             claimed: 1,
             duplicates: 2,
             retried: 3,
+            rolled_back: 5,
             dead: 4,
         };
         for (consumer, host) in [("c", "one"), ("c", "one"), ("c", "two"), ("d", "one")] {
@@ -1572,6 +1573,7 @@ mod cases {
                 claimed: 3,
                 duplicates: 6,
                 retried: 9,
+                rolled_back: 15,
                 dead: 12,
             }
         );

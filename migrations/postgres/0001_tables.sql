@@ -121,6 +121,7 @@ CREATE TABLE hapax.counters (
     claimed bigint NOT NULL DEFAULT 0,
     duplicates bigint NOT NULL DEFAULT 0,
     retried bigint NOT NULL DEFAULT 0,
+    rolled_back bigint NOT NULL DEFAULT 0,
     dead bigint NOT NULL DEFAULT 0,
     updated_at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (consumer, host)

@@ -7,6 +7,7 @@
 mod database;
 mod figures;
 mod messages;
+mod shapes;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,15 +18,19 @@ use serde_json::Value;
 
 use self::database::{Database, Run};
 use self::figures::{Figures, Pair};
-use self::messages::Messages;
+use self::messages::{Keys, Load, Messages};
 use crate::services::{nats, postgres};
 use crate::wasm_target::WasmTarget;
 use crate::{cargo, guests, process};
 
-/// The stream's name, its source's name, and the subject's first word.
-const STREAM: &str = "BENCH";
+/// The source's name, and the subject's first word.
 const SOURCE: &str = "bench";
 const HANDLER: &str = "credit";
+/// Few enough accounts that messages in work meet on them.
+const USUAL: Load = Load {
+    keys: Keys::Uniform(1_000),
+    rejects: 0,
+};
 
 /// What `cargo xtask bench` was asked for.
 #[derive(Debug)]
@@ -36,6 +41,8 @@ pub(crate) struct Options {
     pub(crate) runs: u32,
     /// Decides accounts and amounts.
     pub(crate) seed: Option<u64>,
+    /// All load shapes instead of the usual one.
+    pub(crate) shapes: bool,
     /// One JSON object instead of a table.
     pub(crate) json: bool,
 }
@@ -56,42 +63,40 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<ExitCode> {
         .prefix("hapax-bench-")
         .tempdir()
         .context("cannot make a folder for the bench")?;
-
     let bench = Bench {
         programs,
         folder: folder.path(),
         component: root.join("examples/credit-account/credit-account.wasm"),
         database: Database::new(&postgres.url())?,
         broker: nats.url(),
-        messages: Messages::draw(options.messages, seed),
     };
-    fs::create_dir(bench.migrations())
-        .and_then(|()| {
-            fs::write(
-                bench.migrations().join("0001_accounts.sql"),
-                database::accounts(),
-            )
-        })
-        .context("cannot write the handler's migration")?;
-    bench.send(seed)?;
+    if options.shapes {
+        return shapes::run(&bench, options, seed);
+    }
 
+    let sent = bench.send("USUAL", options.messages, USUAL, seed)?;
     let mut figures = Figures {
         seed,
         messages: options.messages,
         pairs: Vec::new(),
     };
     for number in 1..=options.runs {
+        let hapax = || {
+            let name = format!("hapax_{number}");
+            Ok::<_, anyhow::Error>(bench.hapax(&name, &sent, &Setting::default())?.rate)
+        };
+        let plain = || bench.plain(&format!("plain_{number}"), &sent);
         // Who goes second finds a warmer machine: that alternates too.
         let pair = if number % 2 == 1 {
-            let hapax = bench.hapax(number)?;
+            let hapax = hapax()?;
             Pair {
                 hapax,
-                plain: bench.plain(number)?,
+                plain: plain()?,
             }
         } else {
-            let plain = bench.plain(number)?;
+            let plain = plain()?;
             Pair {
-                hapax: bench.hapax(number)?,
+                hapax: hapax()?,
                 plain,
             }
         };
@@ -118,32 +123,69 @@ impl Programs {
     }
 }
 
+/// A stream that holds messages, for every run to read from its start.
+struct Sent {
+    stream: String,
+    messages: Messages,
+    /// The handler's migrations, which make the accounts.
+    migrations: PathBuf,
+}
+
+/// How hapax runs, beside its defaults.
+#[derive(Clone, Debug, Default)]
+struct Setting {
+    /// Lines of the handler's table.
+    handler: &'static str,
+    /// Processes beside the first one.
+    more_hosts: usize,
+}
+
+/// What a run of hapax came to.
+#[derive(Clone, Copy, Debug)]
+struct Outcome {
+    /// Messages a second.
+    rate: f64,
+    deadlocks: i64,
+    /// Transactions of which nothing stayed.
+    rolled_back: i64,
+}
+
 struct Bench<'a> {
     programs: Programs,
     folder: &'a Path,
     component: PathBuf,
     database: Database,
     broker: &'a str,
-    messages: Messages,
 }
 
 impl Bench<'_> {
-    fn migrations(&self) -> PathBuf {
-        self.folder.join("migrations")
-    }
-
-    /// Fills the stream, which every run reads from its start.
-    fn send(&self, seed: u64) -> anyhow::Result<()> {
-        let count = self.messages.count();
+    /// Draws messages and fills a stream with them.
+    fn send(&self, stream: &str, count: u32, load: Load, seed: u64) -> anyhow::Result<Sent> {
+        let messages = Messages::draw(count, load, seed);
         process::say(format_args!(
             "sending {count} messages for {} accounts, drawn with seed {seed} (hapax send)",
-            messages::ACCOUNTS
+            messages.accounts()
         ));
-        let lines = self.folder.join("messages.jsonl");
-        fs::write(&lines, self.messages.lines())
+        let migrations = self.folder.join(format!("migrations-{stream}"));
+        fs::create_dir(&migrations)
+            .and_then(|()| {
+                fs::write(
+                    migrations.join("0001_accounts.sql"),
+                    database::accounts(messages.accounts()),
+                )
+            })
+            .context("cannot write the handler's migration")?;
+        let lines = self.folder.join(format!("{stream}.jsonl"));
+        fs::write(&lines, messages.lines(&format!("{SOURCE}.{stream}")))
             .with_context(|| format!("cannot write `{}`", lines.display()))?;
+        let sent = Sent {
+            stream: stream.to_owned(),
+            messages,
+            migrations,
+        };
         // Only the source matters here.
-        let config = self.configuration("send", &self.database.url_of("postgres"))?;
+        let url = self.database.url_of("postgres");
+        let config = self.configuration("send", &url, &sent, &Setting::default())?;
         let answer = process::output(
             Command::new(&self.programs.hapax)
                 .args(["send", SOURCE, "--envelope", "--json", "--config"])
@@ -156,40 +198,96 @@ impl Bench<'_> {
         if answer["sent"] != count || answer["duplicates"] != 0 {
             bail!("`hapax send` should have sent {count} and dropped none; it says {answer}");
         }
-        Ok(())
+        Ok(sent)
     }
 
-    /// Returns the messages a second that hapax processed.
-    fn hapax(&self, number: u32) -> anyhow::Result<f64> {
-        let name = format!("hapax_{number}");
-        process::say(format_args!("run {number}: hapax"));
-        let url = self.database.create(&name)?;
-        let config = self.configuration(&name, &url)?;
-        process::run_quietly(
-            Command::new(&self.programs.hapax)
+    /// Has hapax process what was sent, in a database called `name`.
+    fn hapax(&self, name: &str, sent: &Sent, setting: &Setting) -> anyhow::Result<Outcome> {
+        process::say(format_args!("{name}: hapax"));
+        let url = self.database.create(name)?;
+        let config = self.configuration(name, &url, sent, setting)?;
+        let command = || {
+            let mut command = Command::new(&self.programs.hapax);
+            command
                 .args(["run", "--until-idle", "--config"])
-                .arg(config)
+                .arg(&config)
                 .current_dir(self.folder)
-                .stdin(Stdio::null()),
-        )?;
-        self.rate(&self.database.read(&name, "hapax.processed_messages")?)
+                .stdin(Stdio::null());
+            command
+        };
+        std::thread::scope(|scope| {
+            let hosts: Vec<_> = (0..setting.more_hosts)
+                .map(|_| scope.spawn(|| process::run_quietly(&mut command())))
+                .collect();
+            process::run_quietly(&mut command())?;
+            for host in hosts {
+                match host.join() {
+                    Ok(ended) => ended?,
+                    Err(panic) => std::panic::resume_unwind(panic),
+                }
+            }
+            Ok::<_, anyhow::Error>(())
+        })?;
+        let number = |sql| self.database.number(name, sql);
+        let dead = number("SELECT count(*) FROM hapax.dead_letters")?;
+        if dead != i64::try_from(sent.messages.rejects())? {
+            bail!(
+                "{dead} messages are in the dead letters, not {}",
+                sent.messages.rejects()
+            );
+        }
+        let run = self.database.read(name, "hapax.processed_messages")?;
+        Ok(Outcome {
+            rate: sent.rate(&run)?,
+            deadlocks: run.deadlocks,
+            rolled_back: number(
+                "SELECT coalesce(sum(rolled_back), 0)::bigint FROM hapax.counters",
+            )?,
+        })
     }
 
     /// Returns the messages a second that the consumer written by hand processed.
-    fn plain(&self, number: u32) -> anyhow::Result<f64> {
-        let name = format!("plain_{number}");
-        process::say(format_args!("run {number}: the consumer written by hand"));
-        let url = self.database.create(&name)?;
-        self.database.run(&name, &database::accounts())?;
-        self.database.run(&name, database::PROCESSED)?;
+    fn plain(&self, name: &str, sent: &Sent) -> anyhow::Result<f64> {
+        process::say(format_args!("{name}: the consumer written by hand"));
+        let url = self.database.create(name)?;
+        let accounts = database::accounts(sent.messages.accounts());
+        self.database.run(name, &accounts)?;
+        self.database.run(name, database::PROCESSED)?;
         process::run_quietly(
             Command::new(&self.programs.plain)
-                .args([&url, self.broker, STREAM, &name])
-                .arg(self.messages.count().to_string()),
+                .args([&url, self.broker, &sent.stream, name])
+                .arg(sent.messages.count().to_string()),
         )?;
-        self.rate(&self.database.read(&name, "processed_messages")?)
+        sent.rate(&self.database.read(name, "processed_messages")?)
     }
 
+    /// Writes hapax's configuration for one run: all that it does not say has its default.
+    fn configuration(
+        &self,
+        name: &str,
+        store_url: &str,
+        sent: &Sent,
+        setting: &Setting,
+    ) -> anyhow::Result<PathBuf> {
+        let quoted = |text: &str| Value::from(text).to_string();
+        let stream = &sent.stream;
+        let text = format!(
+            "[store]\nurl = {}\n\n\
+             [sources.{SOURCE}]\nkind = \"jetstream\"\nurl = {}\nstream = \"{stream}\"\nsubjects = [\"{SOURCE}.{stream}\"]\ncreate = true\n\n\
+             [handlers.{HANDLER}]\ncomponent = {}\nsource = \"{SOURCE}\"\nconsumer = \"{name}\"\nstart = \"all\"\nmigrations = {}\n{}\n",
+            quoted(store_url),
+            quoted(self.broker),
+            quoted(&self.component.to_string_lossy()),
+            quoted(&sent.migrations.to_string_lossy()),
+            setting.handler,
+        );
+        let file = self.folder.join(format!("{name}.toml"));
+        fs::write(&file, text).with_context(|| format!("cannot write `{}`", file.display()))?;
+        Ok(file)
+    }
+}
+
+impl Sent {
     /// Returns the rate of a run whose sums are right.
     fn rate(&self, run: &Run) -> anyhow::Result<f64> {
         if run.processed != self.messages.count() {
@@ -203,22 +301,5 @@ impl Bench<'_> {
             bail!("the balance of account `{account}` is {found}, not {expected}");
         }
         Ok(run.rate())
-    }
-
-    /// Writes hapax's configuration for one run: all that it does not say has its default.
-    fn configuration(&self, name: &str, store_url: &str) -> anyhow::Result<PathBuf> {
-        let quoted = |text: &str| Value::from(text).to_string();
-        let text = format!(
-            "[store]\nurl = {}\n\n\
-             [sources.{SOURCE}]\nkind = \"jetstream\"\nurl = {}\nstream = \"{STREAM}\"\nsubjects = [\"{SOURCE}.>\"]\ncreate = true\n\n\
-             [handlers.{HANDLER}]\ncomponent = {}\nsource = \"{SOURCE}\"\nconsumer = \"{name}\"\nstart = \"all\"\nmigrations = {}\n",
-            quoted(store_url),
-            quoted(self.broker),
-            quoted(&self.component.to_string_lossy()),
-            quoted(&self.migrations().to_string_lossy()),
-        );
-        let file = self.folder.join(format!("{name}.toml"));
-        fs::write(&file, text).with_context(|| format!("cannot write `{}`", file.display()))?;
-        Ok(file)
     }
 }

@@ -74,7 +74,8 @@ enum Command {
     /// folders. Prints each side's messages a second and the ratio; fails if a sum is wrong.
     #[command(
         after_help = "Example: cargo xtask bench --messages 50000 --runs 5\n         \
-                            cargo xtask bench --seed 7 --json"
+                            cargo xtask bench --seed 7 --json\n         \
+                            cargo xtask bench --shapes --messages 10000"
     )]
     Bench {
         /// How many messages each run processes
@@ -86,7 +87,10 @@ enum Command {
         /// Draw accounts and amounts from this number; drawn at random otherwise, and printed
         #[arg(long, value_name = "N")]
         seed: Option<u64>,
-        /// Print the result as one JSON object
+        /// Run one load after another: keys, rejects, batch sizes, lanes, hosts
+        #[arg(long)]
+        shapes: bool,
+        /// Print the result as JSON: one object, or one a shape
         #[arg(long)]
         json: bool,
     },
@@ -111,6 +115,7 @@ fn main() -> ExitCode {
             messages,
             runs,
             seed,
+            shapes,
             json,
         } => bench::run(
             root(),
@@ -118,6 +123,7 @@ fn main() -> ExitCode {
                 messages,
                 runs,
                 seed,
+                shapes,
                 json,
             },
         ),

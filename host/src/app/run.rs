@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
@@ -11,6 +11,7 @@ use super::{connect_and_migrate, handler_migrations, jetstream_options, open_sto
 use crate::config::{Config, HandlerConfig, SourceKind};
 use crate::exit::{CommandError, Exit};
 use crate::handler::{Handler, Runtime, RuntimeOptions};
+use crate::news::News;
 use crate::pipeline::{self, BatchObserver, HandlerContext, Stop};
 use crate::source::jetstream::JetStream;
 use crate::source::queue::Queue;
@@ -22,8 +23,6 @@ use crate::text::one_line;
 const COUNTERS_INTERVAL: Duration = Duration::from_secs(1);
 /// The pause between two tries to reach what is needed at start.
 const START_PAUSE: Duration = Duration::from_millis(500);
-/// How often a wait that goes on is told again.
-const WAIT_TOLD_EVERY: Duration = Duration::from_secs(30);
 
 /// How `run` behaves.
 #[derive(Clone, Debug, Default)]
@@ -207,35 +206,17 @@ pub(super) fn runtime(config: &Config) -> Result<Runtime, CommandError> {
     })
 }
 
-/// What was told last about a wait at start: at two tries a second, the same line would bury all others.
-#[derive(Default)]
-struct Wait(Option<(Instant, String)>);
-
-impl Wait {
-    /// True if `why` is news: the first reason, another one, or one that was told a while ago.
-    fn is_news(&mut self, why: &str) -> bool {
-        if let Some((told, before)) = &self.0
-            && before == why
-            && told.elapsed() < WAIT_TOLD_EVERY
-        {
-            return false;
-        }
-        self.0 = Some((Instant::now(), why.to_owned()));
-        true
-    }
-}
-
 /// Waits for the database and brings hapax's own tables up to date. `None` when the drain came first.
 async fn migrated(
     store: &Store,
     drain: &mut watch::Receiver<bool>,
 ) -> Result<Option<Connection>, CommandError> {
-    let mut wait = Wait::default();
+    let mut news = News::default();
     loop {
         match connect_and_migrate(store, "host").await {
             Ok(connection) => return Ok(Some(connection)),
             Err(StoreError::Unavailable(why) | StoreError::Busy(why)) => {
-                if wait.is_news(&why) {
+                if news.is_news(&why) {
                     tracing::warn!(why = %one_line(&why), "waiting for the database");
                 }
             }
@@ -316,7 +297,7 @@ async fn connect_source(
             None,
         ));
     };
-    let mut wait = Wait::default();
+    let mut news = News::default();
     loop {
         let connected: Result<Box<dyn Source>, SourceError> = match &source.kind {
             SourceKind::Queue => Ok(Box::new(Queue::new(Arc::clone(store), &source.name))),
@@ -329,7 +310,7 @@ async fn connect_source(
         match connected {
             Ok(source) => return Ok(Some(source)),
             Err(SourceError::Unavailable(why)) => {
-                if wait.is_news(&why) {
+                if news.is_news(&why) {
                     tracing::warn!(source = %source.name, why = %one_line(&why), "waiting for the source");
                 }
             }
@@ -406,22 +387,4 @@ fn host_name() -> &'static str {
             .to_string_lossy()
             .into_owned()
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_wait_is_told_when_it_begins_and_when_its_reason_changes() {
-        let mut wait = Wait::default();
-        assert!(wait.is_news("refused"));
-        assert!(!wait.is_news("refused"));
-        assert!(wait.is_news("starting up"));
-        assert!(wait.is_news("refused"));
-        if let Some((told, _)) = &mut wait.0 {
-            *told = told.checked_sub(WAIT_TOLD_EVERY).unwrap();
-        }
-        assert!(wait.is_news("refused"));
-    }
 }

@@ -20,6 +20,8 @@ pub struct HandlerStatus {
     pub duplicates: u64,
     /// Failed runs that were or will be run again.
     pub retried: u64,
+    /// Transactions of which nothing stayed, and whose messages ran again, alone or in other company.
+    pub rolled_back: u64,
     /// Messages in the dead letters.
     pub dead: u64,
     /// Messages that wait in the source; absent if the source cannot be reached.
@@ -85,6 +87,7 @@ pub async fn status(config: &Config) -> Result<Vec<HandlerStatus>, CommandError>
             claimed: counters.claimed,
             duplicates: counters.duplicates,
             retried: counters.retried,
+            rolled_back: counters.rolled_back,
             dead,
             backlog,
             backlog_error,

@@ -196,6 +196,8 @@ pub struct HandlerConfig {
     pub lanes: usize,
     /// Messages in one transaction.
     pub batch: Batch,
+    /// Whose batches it never overlaps with: those of all handlers that name the same one. The consumer by default.
+    pub baton: String,
     /// The folder of the handler's own migrations.
     pub migrations: Option<PathBuf>,
     /// The handler's own settings.
@@ -573,6 +575,13 @@ fn check_handler(
             Dedup::Claims
         }
     };
+    if dedup == Dedup::Off && section.text("conflict").is_some() {
+        section.problem(
+            "conflict",
+            "has no meaning with `dedup = \"off\"`: without claims no payload is compared with an earlier one",
+            "leave one of the two out".to_owned(),
+        );
+    }
     let retry = check_retry(&section);
     let limits = check_limits(&section);
     let lanes = match section.integer("lanes", 1..=64) {
@@ -589,6 +598,14 @@ fn check_handler(
         None => LANES_POSTGRES_DEFAULT,
     };
     let batch = check_batch(&section);
+    let baton = section.text("baton").unwrap_or(consumer);
+    if !name_is_valid(baton) {
+        section.problem(
+            "baton",
+            format!("`{baton}` is not a valid name"),
+            NAME_HINT.to_owned(),
+        );
+    }
     let migrations = section.text("migrations").map(|path| folder.join(path));
     let config = section
         .section("config")
@@ -608,6 +625,7 @@ fn check_handler(
         limits,
         lanes,
         batch,
+        baton: baton.to_owned(),
         migrations,
         config,
     })

@@ -1,49 +1,168 @@
 //! How many messages go into one transaction, and how a batch is taken apart when it can't be committed as it is.
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use super::process::Member;
 
+/// The share of a new measurement in what is remembered.
+const NEW_SHARE: f64 = 0.2;
+/// What a transaction of one message costs beside the call, until it was measured.
+const SINGLE_OVERHEAD_GUESS: f64 = 0.001;
+/// Lanes go apart when that promises to take at most this share of the time.
+const APART_BELOW: f64 = 0.7;
+/// Lanes come together again when going apart takes more than this share of the time.
+const TOGETHER_ABOVE: f64 = 0.9;
+/// Lanes go apart only for calls of at least so many seconds: single messages that lock several rows may deadlock, and each deadlock
+/// costs the server's `deadlock_timeout` of 1 s.
+const APART_CALL_MIN: f64 = 0.01;
+/// One lane alone goes apart, for the sake of other hosts, only when a transaction's overhead is less than this share of a call.
+const LONE_LANE_BELOW: f64 = 0.05;
+/// How long lanes stay together after single messages were in each other's way.
+const TOGETHER_FOR: Duration = Duration::from_secs(60);
+/// How often lanes that go apart run one batch, to learn whether that still pays.
+const PROBE_EVERY: Duration = Duration::from_secs(2);
+/// The messages of such a batch.
+const PROBE_SIZE: usize = 4;
+
 /// The number of messages that a handler's batches may have, between 1 and `batch.max`: it follows what was measured, so
-/// that locks are not held longer than `batch.max_hold`.
+/// that locks are not held longer than `batch.max_hold`, and so that a handler that computes for long runs on all lanes at
+/// once: messages of its own transaction each need no baton for themselves.
 #[derive(Debug)]
 pub(super) struct BatchSizes {
     max: usize,
-    now: AtomicUsize,
+    /// How many calls can make progress at once.
+    parallel: f64,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    now: usize,
+    /// Set while lanes run single messages side by side: when the last probe began.
+    apart_since: Option<Instant>,
+    /// Until when they may not.
+    together_until: Option<Instant>,
+    /// Seconds of a transaction of one message outside its call.
+    single_overhead: f64,
+    /// Seconds of one call, and of one message in a batch, all told. From batches only: these meet no other lane.
+    in_batch: Option<(f64, f64)>,
+}
+
+/// What a committed batch took.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Took {
+    /// Messages in the transaction.
+    pub(super) size: usize,
+    /// Handler calls among them.
+    pub(super) calls: usize,
+    /// All calls together.
+    pub(super) calling: Duration,
+    /// From the begin to the commit.
+    pub(super) held: Duration,
 }
 
 impl BatchSizes {
-    pub(super) fn new(max: usize) -> Self {
+    /// `lanes` run this handler; `cores` are there for them.
+    pub(super) fn new(max: usize, lanes: usize, cores: usize) -> Self {
         Self {
             max,
-            now: AtomicUsize::new(max),
+            parallel: lanes.min(cores) as f64,
+            state: Mutex::new(State {
+                now: max,
+                apart_since: None,
+                together_until: None,
+                single_overhead: SINGLE_OVERHEAD_GUESS,
+                in_batch: None,
+            }),
         }
     }
 
-    /// Returns how many messages the next batch may have.
-    pub(super) fn now(&self) -> usize {
-        self.now.load(Ordering::Relaxed)
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A batch of `size` held its locks for `held`: grow if there is room, shrink if it was too long.
-    pub(super) fn committed(&self, size: usize, held: Duration, max_hold: Duration) {
-        let now = self.now();
-        if held > max_hold {
-            self.now
-                .store((size / 2).clamp(1, self.max), Ordering::Relaxed);
-        } else if size >= now && held < max_hold / 4 {
-            self.now
-                .store(now.saturating_mul(2).min(self.max), Ordering::Relaxed);
+    /// Returns how many messages the next batch may have.
+    pub(super) fn next(&self) -> usize {
+        let mut state = self.state();
+        match state.apart_since {
+            None => state.now,
+            Some(since) if since.elapsed() < PROBE_EVERY => 1,
+            Some(_) => {
+                state.apart_since = Some(Instant::now());
+                PROBE_SIZE.min(state.now)
+            }
+        }
+    }
+
+    /// True if single messages may run side by side, on all lanes and hosts.
+    pub(super) fn is_apart(&self) -> bool {
+        // Who wants transactions of one message wants them on all lanes.
+        self.max == 1 || self.state().apart_since.is_some()
+    }
+
+    /// A message was in another one's way: they would meet again if they went on side by side.
+    pub(super) fn collided(&self) {
+        let mut state = self.state();
+        if state.apart_since.take().is_some() {
+            state.together_until = Some(Instant::now() + TOGETHER_FOR);
+        }
+    }
+
+    /// Learns from a batch: grow if there is room, shrink if locks were held for too long, go apart if calls dominate.
+    pub(super) fn committed(&self, took: &Took, max_hold: Duration) {
+        let mut state = self.state();
+        if took.held > max_hold {
+            state.now = (took.size / 2).clamp(1, self.max);
+        } else if took.size >= state.now && took.held < max_hold / 4 {
+            state.now = state.now.saturating_mul(2).min(self.max);
+        }
+        if took.calls == 0 {
+            return;
+        }
+        let calling = took.calling.as_secs_f64() / took.calls as f64;
+        let total = took.held.as_secs_f64() / took.size as f64;
+        if took.size == 1 {
+            blend(&mut state.single_overhead, total - calling);
+            return;
+        }
+        let (calling, total) = match &mut state.in_batch {
+            None => *state.in_batch.insert((calling, total)),
+            Some((old_calling, old_total)) => {
+                blend(old_calling, calling);
+                blend(old_total, total);
+                (*old_calling, *old_total)
+            }
+        };
+        let (pays, pays_no_more) = if self.parallel < 2.0 {
+            let overhead = state.single_overhead / calling;
+            (overhead < LONE_LANE_BELOW, overhead > 2.0 * LONE_LANE_BELOW)
+        } else {
+            let apart = (calling + state.single_overhead) / self.parallel;
+            (apart < APART_BELOW * total, apart > TOGETHER_ABOVE * total)
+        };
+        let now = Instant::now();
+        match state.apart_since {
+            None if pays
+                && calling >= APART_CALL_MIN
+                && state.together_until.is_none_or(|until| until <= now) =>
+            {
+                state.apart_since = Some(now);
+            }
+            Some(_) if pays_no_more => state.apart_since = None,
+            _ => {}
         }
     }
 
     /// Only `fitting` messages of a batch fitted.
     pub(super) fn too_long(&self, fitting: usize) {
-        self.now
-            .store(fitting.clamp(1, self.max), Ordering::Relaxed);
+        self.state().now = fitting.clamp(1, self.max);
     }
+}
+
+fn blend(old: &mut f64, new: f64) {
+    *old += (new - *old) * NEW_SHARE;
 }
 
 /// Cuts `members` into batches in which no id occurs twice, in their order: a second message of an id waits for the
@@ -85,24 +204,98 @@ pub(super) fn around(mut batch: Vec<Member>, index: usize) -> [Vec<Member>; 3] {
 mod tests {
     use super::*;
 
+    const MAX_HOLD: Duration = Duration::from_millis(500);
+
+    /// A batch without calls teaches only how long locks are held.
+    fn held(size: usize, milliseconds: u64) -> Took {
+        Took {
+            size,
+            calls: 0,
+            calling: Duration::ZERO,
+            held: Duration::from_millis(milliseconds),
+        }
+    }
+
+    fn took(size: usize, calling: Duration, overhead: Duration) -> Took {
+        let calling = calling * size as u32;
+        Took {
+            size,
+            calls: size,
+            calling,
+            held: calling + overhead,
+        }
+    }
+
     #[test]
     fn sizes_follow_the_time_that_locks_are_held() {
-        let sizes = BatchSizes::new(100);
-        let max_hold = Duration::from_millis(100);
+        let sizes = BatchSizes::new(100, 4, 4);
         sizes.too_long(3);
-        assert_eq!(sizes.now(), 3);
+        assert_eq!(sizes.next(), 3);
         // Full and fast: more. Not full: nothing is known. Too long: half.
-        sizes.committed(3, Duration::from_millis(10), max_hold);
-        assert_eq!(sizes.now(), 6);
-        sizes.committed(2, Duration::from_millis(1), max_hold);
-        assert_eq!(sizes.now(), 6);
-        sizes.committed(6, Duration::from_millis(150), max_hold);
-        assert_eq!(sizes.now(), 3);
+        sizes.committed(&held(3, 10), MAX_HOLD);
+        assert_eq!(sizes.next(), 6);
+        sizes.committed(&held(2, 1), MAX_HOLD);
+        assert_eq!(sizes.next(), 6);
+        sizes.committed(&held(6, 750), MAX_HOLD);
+        assert_eq!(sizes.next(), 3);
         sizes.too_long(0);
-        assert_eq!(sizes.now(), 1);
+        assert_eq!(sizes.next(), 1);
         for _ in 0..20 {
-            sizes.committed(100, Duration::ZERO, max_hold);
+            sizes.committed(&held(100, 0), MAX_HOLD);
         }
-        assert_eq!(sizes.now(), 100);
+        assert_eq!(sizes.next(), 100);
+    }
+
+    #[test]
+    fn lanes_go_apart_only_when_calls_dominate() {
+        let overhead = Duration::from_millis(1);
+        let quick = took(10, Duration::from_micros(100), overhead);
+        let slow = took(10, Duration::from_millis(12), overhead);
+        let sizes = BatchSizes::new(10, 4, 2);
+        sizes.committed(&took(10, Duration::from_millis(8), overhead), MAX_HOLD);
+        assert_eq!(sizes.next(), 10, "too short for the risk of a deadlock");
+        let sizes = BatchSizes::new(10, 4, 2);
+        sizes.committed(&quick, MAX_HOLD);
+        assert_eq!(sizes.next(), 10, "one commit for many is cheaper");
+        for _ in 0..20 {
+            sizes.committed(&slow, MAX_HOLD);
+        }
+        assert_eq!(sizes.next(), 1, "two calls at once are faster");
+        // What single messages take says nothing about batches: they may have met each other's locks.
+        sizes.committed(&took(1, Duration::from_micros(100), overhead), MAX_HOLD);
+        assert_eq!(sizes.next(), 1);
+        for _ in 0..20 {
+            sizes.committed(&quick, MAX_HOLD);
+        }
+        assert_eq!(sizes.next(), 10);
+    }
+
+    #[test]
+    fn one_lane_goes_apart_only_when_that_costs_it_nothing() {
+        let overhead = Duration::from_millis(1);
+        for (lanes, cores) in [(1, 8), (8, 1)] {
+            let sizes = BatchSizes::new(10, lanes, cores);
+            for _ in 0..20 {
+                sizes.committed(&took(4, Duration::from_millis(5), overhead), MAX_HOLD);
+            }
+            assert!(!sizes.is_apart(), "{lanes} lanes on {cores} cores");
+            for _ in 0..20 {
+                sizes.committed(&took(2, Duration::from_millis(45), overhead), MAX_HOLD);
+            }
+            assert!(sizes.is_apart(), "{lanes} lanes on {cores} cores");
+        }
+    }
+
+    #[test]
+    fn messages_in_each_others_way_end_it() {
+        let slow = took(4, Duration::from_millis(20), Duration::from_millis(1));
+        let sizes = BatchSizes::new(10, 4, 4);
+        sizes.committed(&slow, MAX_HOLD);
+        assert!(sizes.is_apart());
+        sizes.collided();
+        assert!(!sizes.is_apart());
+        sizes.committed(&slow, MAX_HOLD);
+        assert!(!sizes.is_apart(), "not again at once");
+        assert!(BatchSizes::new(1, 4, 4).is_apart());
     }
 }

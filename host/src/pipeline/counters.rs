@@ -10,6 +10,7 @@ pub struct LiveCounters {
     claimed: AtomicU64,
     duplicates: AtomicU64,
     retried: AtomicU64,
+    rolled_back: AtomicU64,
     dead: AtomicU64,
 }
 
@@ -23,6 +24,10 @@ impl LiveCounters {
         self.retried.fetch_add(1, Ordering::Relaxed);
     }
 
+    pub(super) fn rolled_back(&self) {
+        self.rolled_back.fetch_add(1, Ordering::Relaxed);
+    }
+
     pub(super) fn dead(&self) {
         self.dead.fetch_add(1, Ordering::Relaxed);
     }
@@ -33,6 +38,7 @@ impl LiveCounters {
             claimed: self.claimed.swap(0, Ordering::Relaxed),
             duplicates: self.duplicates.swap(0, Ordering::Relaxed),
             retried: self.retried.swap(0, Ordering::Relaxed),
+            rolled_back: self.rolled_back.swap(0, Ordering::Relaxed),
             dead: self.dead.swap(0, Ordering::Relaxed),
         }
     }
@@ -43,6 +49,8 @@ impl LiveCounters {
         self.duplicates
             .fetch_add(counters.duplicates, Ordering::Relaxed);
         self.retried.fetch_add(counters.retried, Ordering::Relaxed);
+        self.rolled_back
+            .fetch_add(counters.rolled_back, Ordering::Relaxed);
         self.dead.fetch_add(counters.dead, Ordering::Relaxed);
     }
 }

@@ -11,11 +11,15 @@ use super::HandlerContext;
 use super::lane::Lane;
 use crate::config::HandlerConfig;
 use crate::fault;
+use crate::news::News;
 use crate::source::{Delivery, Source, SourceError};
-use crate::text::one_line;
+use crate::text::{one_line, split_hint};
 
-/// Batches in hand for each lane: one runs, one stands ready.
-const BATCHES_PER_LANE: usize = 2;
+/// Full batches in hand: one runs, one stands ready, one is being fetched.
+const BATCHES_IN_HAND: usize = 3;
+/// How long messages wait at the most for a batch that began before them: it may end soon, and theirs gets fuller
+/// meanwhile. Idle lanes wait for nothing.
+const GATHER: Duration = Duration::from_millis(20);
 /// Deliveries in hand at the least, so that some may wait for a retry while others run.
 const IN_HAND_MIN: usize = 64;
 /// The most payload bytes in one batch; a larger message runs alone.
@@ -53,11 +57,11 @@ impl Drain {
 
 /// Returns how many deliveries of a handler are in hand at the most.
 pub fn in_hand_max(handler: &HandlerConfig) -> usize {
-    (handler.lanes * handler.batch.max * BATCHES_PER_LANE).max(IN_HAND_MIN)
+    (handler.batch.max * BATCHES_IN_HAND + handler.lanes).max(IN_HAND_MIN)
 }
 
-/// Takes what is waiting, up to `size` messages: an idle pipeline has batches of one, and nothing waits for more to come.
-fn next_batch(ready: &mut VecDeque<Delivery>, size: usize) -> Vec<Delivery> {
+/// Returns how many of the messages that wait make the next batch of at most `size`, and whether it is full.
+fn batch_length(ready: &VecDeque<Delivery>, size: usize) -> (usize, bool) {
     let mut bytes = 0;
     let count = ready
         .iter()
@@ -67,7 +71,7 @@ fn next_batch(ready: &mut VecDeque<Delivery>, size: usize) -> Vec<Delivery> {
             bytes <= BATCH_BYTES_MAX
         })
         .count();
-    ready.drain(..count.clamp(1, ready.len())).collect()
+    (count.max(1), count >= size || count < ready.len())
 }
 
 /// Runs a handler's pipeline until it is told to stop. Await it to the end.
@@ -100,9 +104,27 @@ pub async fn run(
     let mut ready: VecDeque<Delivery> = VecDeque::new();
     let mut waiting = Waiting::default();
     let mut source_pause: Option<Instant> = None;
+    let mut source_news = News::default();
+    // When each lane's batch has run for so long that nothing waits for it any more.
+    let mut slow_from: Vec<Option<Instant>> = vec![None; lanes.len()];
     loop {
+        let mut gather = None;
         while let (Some(lane), true) = (free.last().copied(), !ready.is_empty()) {
-            let batch = next_batch(&mut ready, handler.sizes.now());
+            let (length, is_full) = batch_length(&ready, handler.sizes.next());
+            let now = Instant::now();
+            if !is_full {
+                gather = slow_from
+                    .iter()
+                    .flatten()
+                    .max()
+                    .filter(|at| **at > now)
+                    .copied();
+                if gather.is_some() {
+                    break;
+                }
+            }
+            slow_from[lane] = Some(now + GATHER);
+            let batch: Vec<Delivery> = ready.drain(..length).collect();
             free.pop();
             running[lane] = batch.len();
             if lanes[lane].0.send(batch).await.is_err() {
@@ -120,25 +142,36 @@ pub async fn run(
             Some((lane, report)) = reports.recv() => {
                 free.push(lane);
                 running[lane] = 0;
+                slow_from[lane] = None;
                 for (wait, delivery) in report.retries {
                     waiting.push(Instant::now() + wait, delivery);
                 }
             }
             // Dropped timers are made anew.
             () = sleep_until(waiting.next_due()) => ready.extend(waiting.take_due(Instant::now())),
+            () = sleep_until(gather), if gather.is_some() => {}
             () = sleep_until(source_pause), if source_pause.is_some() => source_pause = None,
             // `Source::next` says that dropping it loses nothing.
             fetched = source.next(room), if room > 0 && source_pause.is_none() => match fetched {
                 Ok(deliveries) => {
+                    if source_news.is_over() {
+                        tracing::info!(handler = %handler.name, "the source delivers again");
+                    }
                     fault::point("after-fetch");
                     ready.extend(deliveries);
                 }
                 Err(SourceError::Unavailable(why)) => {
-                    tracing::warn!(handler = %handler.name, why = %one_line(&why), "the source cannot be reached");
+                    if source_news.is_news(&why) {
+                        let (why, hint) = split_hint(&why);
+                        tracing::warn!(handler = %handler.name, why = %one_line(why), hint, "the source cannot be reached");
+                    }
                     source_pause = Some(Instant::now() + SOURCE_PAUSE);
                 }
                 Err(SourceError::Unusable(why)) => {
-                    tracing::error!(handler = %handler.name, why = %one_line(&why), "the source cannot be used");
+                    if source_news.is_news(&why) {
+                        let (why, hint) = split_hint(&why);
+                        tracing::error!(handler = %handler.name, why = %one_line(why), hint, "the source cannot be used");
+                    }
                     source_pause = Some(Instant::now() + SOURCE_PAUSE);
                 }
             },

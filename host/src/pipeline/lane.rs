@@ -110,11 +110,17 @@ impl Lane {
             };
             let (connection, processed) = process(&self.handler, connection, batch).await;
             self.connection = connection;
+            if !matches!(processed, Processed::Settled) {
+                self.handler.counters.rolled_back();
+            }
             // What was rolled back comes first again, so that the order is kept.
             match processed {
                 Processed::Settled => pause = Pause::default(),
                 Processed::Again { batch, why } => {
                     self.outage.note(&self.handler, &why);
+                    if matches!(why, StoreError::Busy(_)) && batch.len() == 1 {
+                        self.handler.sizes.collided();
+                    }
                     if matches!(why, StoreError::Busy(_)) && batch.len() > 1 {
                         again(&mut work, halves(batch));
                     } else {

@@ -14,7 +14,6 @@ mod policy;
 mod process;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -22,7 +21,7 @@ use crate::config::{ConflictPolicy, Dedup, HandlerConfig};
 use crate::handler::{Handler, Outgoing};
 use crate::message::{Message, MessageId};
 use crate::store::{Baton, Claim, ClaimRequest, OutboxRow, Store, StoreError, Tx};
-use batch::BatchSizes;
+use batch::{BatchSizes, Took};
 use process::Member;
 
 pub use counters::LiveCounters;
@@ -58,7 +57,11 @@ impl HandlerContext {
             consumer: config.consumer.clone(),
             component,
             store,
-            sizes: BatchSizes::new(config.batch.max),
+            sizes: BatchSizes::new(
+                config.batch.max,
+                config.lanes,
+                std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+            ),
             config,
             counters: LiveCounters::default(),
             turns: RwLock::new(()),
@@ -94,27 +97,20 @@ impl HandlerContext {
             Baton::Shared => Turn::Shared {
                 _guard: self.turns.read().await,
             },
-            Baton::Alone => Turn::Alone {
+            Baton::Alone | Baton::AloneForBatch => Turn::Alone {
                 _guard: self.turns.write().await,
             },
         }
     }
 
     /// Counts what a commit settled, and learns how many messages fit into the time that locks may be held.
-    fn batch_committed(
-        &self,
-        batch: &[Member],
-        took_effect: usize,
-        conflicts: usize,
-        held: Duration,
-    ) {
-        let duplicates = batch.len() - took_effect - conflicts;
-        self.settled(took_effect as u64, duplicates as u64);
+    fn batch_committed(&self, took: &Took, conflicts: usize) {
+        let duplicates = took.size - took.calls - conflicts;
+        self.settled(took.calls as u64, duplicates as u64);
         for _ in 0..conflicts {
             self.counters.dead();
         }
-        self.sizes
-            .committed(batch.len(), held, self.config.batch.max_hold);
+        self.sizes.committed(took, self.config.batch.max_hold);
     }
 
     /// Counts a batch whose transaction is committed, and tells of it.

@@ -4,10 +4,10 @@
 //! **Invariant**: nothing here is raced or dropped half-way: each step is awaited to its end.
 
 use std::collections::HashSet;
-
-use tokio::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::HandlerContext;
+use super::batch::Took;
 use super::park::letter;
 use super::policy::{Failure, Outcome, classify};
 use crate::fault;
@@ -66,14 +66,14 @@ pub(crate) async fn process(
     connection: Connection,
     mut batch: Vec<Member>,
 ) -> (Option<Connection>, Processed) {
-    // Begin: batches of one handler never overlap, or they would deadlock; single messages may.
-    let baton = if batch.len() > 1 {
-        Baton::Alone
-    } else {
-        Baton::Shared
+    // Begin: batches of one handler never overlap, or they would deadlock.
+    let baton = match batch.len() {
+        1 if handler.sizes.is_apart() => Baton::Shared,
+        1 => Baton::Alone,
+        _ => Baton::AloneForBatch,
     };
-    let _turn = handler.turn(baton).await;
-    let mut tx = match Tx::begin_with_baton(connection, &handler.consumer, baton).await {
+    let turn = handler.turn(baton).await;
+    let mut tx = match Tx::begin_with_baton(connection, &handler.config.baton, baton).await {
         Ok(tx) => tx,
         Err(why) => return (None, Processed::Again { batch, why }),
     };
@@ -99,6 +99,7 @@ pub(crate) async fn process(
     let mut outbox: Vec<OutboxRow> = Vec::new();
     let mut logs = Vec::new();
     let mut conflicts = 0;
+    let mut calling = Duration::ZERO;
     for (index, claim) in claims.into_iter().enumerate() {
         let message = &batch[index].message;
         let attempt = match claim {
@@ -122,7 +123,9 @@ pub(crate) async fn process(
             let fitting = index;
             return (tx.rollback().await, Processed::TooLong { batch, fitting });
         }
+        let started = Instant::now();
         let called = handler.component.call(tx, message, None, attempt).await;
+        calling += started.elapsed();
         fault::point("after-handler");
         match classify(&called) {
             Outcome::Commit => {
@@ -200,7 +203,15 @@ pub(crate) async fn process(
         }
     };
     fault::point("after-commit");
-    handler.batch_committed(&batch, logs.len(), conflicts, begun.elapsed());
+    let took = Took {
+        size: batch.len(),
+        calls: logs.len(),
+        calling,
+        held: begun.elapsed(),
+    };
+    // The locks are gone: the next batch may begin while this one is acknowledged.
+    drop(turn);
+    handler.batch_committed(&took, conflicts);
     for log in logs {
         log.emit_committed();
     }

@@ -108,24 +108,28 @@ pub(crate) fn to_microseconds(instant: Instant) -> Instant {
     }
 }
 
-/// Returns the counters as the columns claimed, duplicates, retried, dead.
-pub(crate) fn counter_columns(counters: &Counters) -> [i64; 4] {
+/// Returns the counters as the columns claimed, duplicates, retried, rolled_back, dead.
+pub(crate) fn counter_columns(counters: &Counters) -> [i64; 5] {
     [
         counters.claimed,
         counters.duplicates,
         counters.retried,
+        counters.rolled_back,
         counters.dead,
     ]
     .map(|count| i64::try_from(count).unwrap_or(i64::MAX))
 }
 
 /// Reads what `counter_columns` writes.
-pub(crate) fn counters_of((claimed, duplicates, retried, dead): (i64, i64, i64, i64)) -> Counters {
+pub(crate) fn counters_of(
+    (claimed, duplicates, retried, rolled_back, dead): (i64, i64, i64, i64, i64),
+) -> Counters {
     let count = |column: i64| u64::try_from(column).unwrap_or(0);
     Counters {
         claimed: count(claimed),
         duplicates: count(duplicates),
         retried: count(retried),
+        rolled_back: count(rolled_back),
         dead: count(dead),
     }
 }

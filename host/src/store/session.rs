@@ -74,14 +74,16 @@ pub struct ClaimRequest {
     pub payload_hash: ShortHash,
 }
 
-/// How a transaction holds its consumer's baton, which keeps batches of one handler from overlapping on any host: they
-/// would lock rows in different orders and deadlock.
+/// How a transaction holds its baton, which keeps batches of one handler from overlapping on any host: they would lock rows
+/// in different orders and deadlock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Baton {
-    /// With others of its kind: for single messages, which hold few locks.
+    /// With others of its kind: for single messages that run on several lanes at once.
     Shared,
-    /// Alone: for batches of more than one.
+    /// Alone, for a single message.
     Alone,
+    /// Alone, for a batch: its waits for locks that other handlers or programs hold are short, since it can go on in halves.
+    AloneForBatch,
 }
 
 /// As what an id is claimed.
@@ -253,6 +255,8 @@ pub struct Counters {
     pub duplicates: u64,
     /// Failed runs that were charged and will be run again.
     pub retried: u64,
+    /// Transactions of which nothing stayed, and whose messages ran again, alone or in other company.
+    pub rolled_back: u64,
     /// Messages that became dead letters.
     pub dead: u64,
 }

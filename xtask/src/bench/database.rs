@@ -15,8 +15,8 @@ pub(super) const PROCESSED: &str = "CREATE TABLE processed_messages (\
      message_id text PRIMARY KEY, processed_at timestamptz NOT NULL DEFAULT now())";
 
 /// The accounts, for both sides.
-pub(super) fn accounts() -> String {
-    let rows: Vec<String> = (0..messages::ACCOUNTS)
+pub(super) fn accounts(count: usize) -> String {
+    let rows: Vec<String> = (0..count)
         .map(|number| format!("('{}', 0)", messages::account(number)))
         .collect();
     format!(
@@ -31,6 +31,8 @@ pub(super) fn accounts() -> String {
 pub(super) struct Run {
     /// How many messages took effect.
     pub(super) processed: usize,
+    /// How often the server found two transactions waiting for each other.
+    pub(super) deadlocks: i64,
     /// By account.
     pub(super) balances: BTreeMap<String, i64>,
     /// From the start of the first transaction to that of the last.
@@ -105,12 +107,31 @@ impl Database {
                     sqlx::query_as("SELECT id, balance FROM accounts")
                         .fetch_all(&mut connection)
                         .await?;
+                // The other sessions have ended, so their counts are in.
+                let deadlocks: i64 = sqlx::query_scalar(
+                    "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()",
+                )
+                .fetch_one(&mut connection)
+                .await?;
                 connection.close().await?;
                 Ok::<_, sqlx::Error>(Run {
+                    deadlocks,
                     processed: usize::try_from(count).unwrap_or_default(),
                     balances: balances.into_iter().collect(),
                     seconds: seconds.unwrap_or_default(),
                 })
+            })
+            .with_context(|| format!("cannot read the database `{name}`"))
+    }
+
+    /// Returns one number from the database `name`.
+    pub(super) fn number(&self, name: &str, sql: &'static str) -> anyhow::Result<i64> {
+        self.runtime
+            .block_on(async {
+                let mut connection = self.connect(name).await?;
+                let number = sqlx::query_scalar(sql).fetch_one(&mut connection).await?;
+                connection.close().await?;
+                Ok::<_, sqlx::Error>(number)
             })
             .with_context(|| format!("cannot read the database `{name}`"))
     }

@@ -3,50 +3,108 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use rand::distr::Distribution as _;
+use rand::distr::weighted::WeightedIndex;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
-/// How many accounts there are: few enough that messages in work meet on them.
-pub(super) const ACCOUNTS: usize = 1_000;
 const AMOUNT_MAX: i64 = 1_000;
+/// An account that does not exist: the handler rejects its messages.
+const NOBODY: &str = "nobody";
 
 /// The name of an account.
 pub(super) fn account(number: usize) -> String {
     format!("a{number}")
 }
 
-/// Amounts for accounts, in the order of sending.
+/// Which accounts messages are for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Keys {
+    /// Any of so many, each as often as another.
+    Uniform(usize),
+    /// Any of so many, the n-th with a weight of n to the power of -1.1.
+    Zipf(usize),
+    /// Always the same one.
+    OneHot,
+}
+
+impl Keys {
+    /// How many accounts there are.
+    pub(super) fn accounts(self) -> usize {
+        match self {
+            Self::Uniform(accounts) | Self::Zipf(accounts) => accounts,
+            Self::OneHot => 1,
+        }
+    }
+}
+
+/// What messages are drawn from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Load {
+    pub(super) keys: Keys,
+    /// Messages of a thousand that are for an account that does not exist.
+    pub(super) rejects: u32,
+}
+
+/// Accounts and amounts in the order of sending; without an account it is to be rejected.
 #[derive(Debug)]
-pub(super) struct Messages(Vec<(usize, i64)>);
+pub(super) struct Messages {
+    accounts: usize,
+    drawn: Vec<(Option<usize>, i64)>,
+}
 
 impl Messages {
     /// Draws `count` messages.
-    pub(super) fn draw(count: u32, seed: u64) -> Self {
+    pub(super) fn draw(count: u32, load: Load, seed: u64) -> Self {
         let mut random = StdRng::seed_from_u64(seed);
-        Self(
-            (0..count)
-                .map(|_| {
-                    let account = random.random_range(0..ACCOUNTS);
-                    (account, random.random_range(-AMOUNT_MAX..=AMOUNT_MAX))
-                })
-                .collect(),
-        )
+        let accounts = load.keys.accounts();
+        let weighted = match load.keys {
+            Keys::Zipf(accounts) => {
+                WeightedIndex::new((1..=accounts).map(|rank| (rank as f64).powf(-1.1))).ok()
+            }
+            Keys::Uniform(_) | Keys::OneHot => None,
+        };
+        let drawn = (0..count)
+            .map(|_| {
+                let account = match &weighted {
+                    Some(weighted) => weighted.sample(&mut random),
+                    None => random.random_range(0..accounts),
+                };
+                let is_rejected = random.random_range(0..1_000) < load.rejects;
+                let amount = random.random_range(-AMOUNT_MAX..=AMOUNT_MAX);
+                ((!is_rejected).then_some(account), amount)
+            })
+            .collect();
+        Self { accounts, drawn }
+    }
+
+    /// How many accounts there are.
+    pub(super) fn accounts(&self) -> usize {
+        self.accounts
+    }
+
+    /// How many of them are to be rejected.
+    pub(super) fn rejects(&self) -> usize {
+        self.drawn
+            .iter()
+            .filter(|(account, _)| account.is_none())
+            .count()
     }
 
     /// How many they are.
     pub(super) fn count(&self) -> usize {
-        self.0.len()
+        self.drawn.len()
     }
 
     /// Returns them as lines for `hapax send --envelope`.
-    pub(super) fn lines(&self) -> String {
+    pub(super) fn lines(&self, subject: &str) -> String {
         let mut lines = String::new();
-        for (number, (account_number, amount)) in self.0.iter().enumerate() {
-            let account = account(*account_number);
+        for (number, (to, amount)) in self.drawn.iter().enumerate() {
+            let account = to.map_or_else(|| NOBODY.to_owned(), account);
             // Writing to a text cannot fail.
             let _ = writeln!(
                 lines,
-                r#"{{"id":"m{number}","subject":"bench.credit","payload":{{"account":"{account}","amount":{amount}}}}}"#
+                r#"{{"id":"m{number}","subject":"{subject}","payload":{{"account":"{account}","amount":{amount}}}}}"#
             );
         }
         lines
@@ -57,9 +115,11 @@ impl Messages {
         &self,
         balances: &BTreeMap<String, i64>,
     ) -> Option<(String, i64, i64)> {
-        let mut sums = vec![0; ACCOUNTS];
-        for (account, amount) in &self.0 {
-            sums[*account] += amount;
+        let mut sums = vec![0; self.accounts];
+        for (account, amount) in &self.drawn {
+            if let Some(account) = account {
+                sums[*account] += amount;
+            }
         }
         sums.into_iter().enumerate().find_map(|(number, expected)| {
             let account = account(number);
@@ -73,20 +133,49 @@ impl Messages {
 mod tests {
     use super::*;
 
+    const FEW: Load = Load {
+        keys: Keys::Uniform(10),
+        rejects: 100,
+    };
+
     #[test]
     fn the_seed_decides_the_messages() {
-        let lines = |seed| Messages::draw(50, seed).lines();
+        let lines = |seed| Messages::draw(50, FEW, seed).lines("a.b");
         assert_eq!(lines(7), lines(7));
         assert_ne!(lines(7), lines(8));
         for line in lines(7).lines() {
             let line: serde_json::Value = serde_json::from_str(line).unwrap();
             assert!(line["payload"]["amount"].is_i64(), "{line}");
+            assert_eq!(line["subject"], "a.b");
         }
     }
 
     #[test]
+    fn keys_are_drawn_as_the_load_says() {
+        let most_frequent = |keys| {
+            let messages = Messages::draw(10_000, Load { keys, rejects: 0 }, 1);
+            let mut counts = vec![0; keys.accounts()];
+            for (account, _) in &messages.drawn {
+                counts[account.unwrap()] += 1;
+            }
+            counts.into_iter().max().unwrap()
+        };
+        assert_eq!(most_frequent(Keys::OneHot), 10_000);
+        let (uniform, zipf) = (
+            most_frequent(Keys::Uniform(1_000)),
+            most_frequent(Keys::Zipf(1_000)),
+        );
+        assert!(uniform < 100 && zipf > 1_000, "{uniform}, {zipf}");
+        let rejects = Messages::draw(10_000, FEW, 1).rejects();
+        assert!((500..1_500).contains(&rejects), "{rejects}");
+    }
+
+    #[test]
     fn a_wrong_balance_is_found() {
-        let messages = Messages(vec![(3, 5), (4, 1), (3, -2)]);
+        let messages = Messages {
+            accounts: 5,
+            drawn: vec![(Some(3), 5), (Some(4), 1), (None, 7), (Some(3), -2)],
+        };
         let mut balances = BTreeMap::from([(account(3), 3), (account(4), 1)]);
         assert_eq!(messages.first_difference(&balances), None);
         balances.insert(account(4), 2);

@@ -239,6 +239,9 @@ pub(super) fn no_statement_timeout() -> &'static str {
     "SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0"
 }
 
+/// The longest wait of a batch for a lock that another handler or program holds. Below the server's usual `deadlock_timeout`
+/// of 1 s: two programs that lock rows in different orders part sooner, and the batch goes on in halves.
+pub(super) const BATCH_LOCK_WAIT_MAX: Duration = Duration::from_millis(500);
 /// How long a batch waits for the batch of another host. Longer than a batch may hold its locks.
 const BATON_WAIT_MAX: Duration = Duration::from_secs(60);
 

@@ -679,14 +679,18 @@ impl Session for PostgresSession {
         self.tx = TxState::default();
         let function = match baton {
             Baton::Shared => "pg_advisory_xact_lock_shared",
-            Baton::Alone => "pg_advisory_xact_lock",
+            Baton::Alone | Baton::AloneForBatch => "pg_advisory_xact_lock",
         };
+        let mut options = self.options.clone();
+        if baton == Baton::AloneForBatch {
+            options.lock_timeout = options.lock_timeout.min(connect::BATCH_LOCK_WAIT_MAX);
+        }
         // One message: the wait for another batch is longer than any other wait may be.
         let text = format!(
             "{BEGIN}; {}; SELECT {function}({LOCK_CLASS}, {}); {}",
             connect::baton_timeouts(),
             baton_key(consumer),
-            connect::timeouts(&self.options),
+            connect::timeouts(&options),
         );
         self.simple(text).await
     }
@@ -1092,12 +1096,13 @@ impl Session for PostgresSession {
         host: &str,
         counters: &Counters,
     ) -> Result<(), StoreError> {
-        let [claimed, duplicates, retried, dead] = records::counter_columns(counters);
+        let [claimed, duplicates, retried, rolled_back, dead] = records::counter_columns(counters);
         sqlx::query(
-            "INSERT INTO hapax.counters AS old (consumer, host, claimed, duplicates, retried, dead) \
-             VALUES ($1, $2, $3, $4, $5, $6) \
+            "INSERT INTO hapax.counters AS old (consumer, host, claimed, duplicates, retried, rolled_back, dead) \
+             VALUES ($1, $2, $3, $4, $5, $6, $7) \
              ON CONFLICT (consumer, host) DO UPDATE SET claimed = old.claimed + excluded.claimed, \
                  duplicates = old.duplicates + excluded.duplicates, retried = old.retried + excluded.retried, \
+                 rolled_back = old.rolled_back + excluded.rolled_back, \
                  dead = old.dead + excluded.dead, updated_at = now()",
         )
         .bind(consumer)
@@ -1105,6 +1110,7 @@ impl Session for PostgresSession {
         .bind(claimed)
         .bind(duplicates)
         .bind(retried)
+        .bind(rolled_back)
         .bind(dead)
         .execute(&mut self.connection)
         .await
@@ -1113,9 +1119,9 @@ impl Session for PostgresSession {
     }
 
     async fn counters(&mut self, consumer: &str) -> Result<Counters, StoreError> {
-        let sums: (i64, i64, i64, i64) = sqlx::query_as(
+        let sums: (i64, i64, i64, i64, i64) = sqlx::query_as(
             "SELECT coalesce(sum(claimed), 0)::bigint, coalesce(sum(duplicates), 0)::bigint, \
-                 coalesce(sum(retried), 0)::bigint, coalesce(sum(dead), 0)::bigint \
+                 coalesce(sum(retried), 0)::bigint, coalesce(sum(rolled_back), 0)::bigint, coalesce(sum(dead), 0)::bigint \
              FROM hapax.counters WHERE consumer = $1",
         )
         .bind(consumer)

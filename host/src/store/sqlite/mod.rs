@@ -1091,12 +1091,13 @@ impl Session for SqliteSession {
         host: &str,
         counters: &Counters,
     ) -> Result<(), StoreError> {
-        let [claimed, duplicates, retried, dead] = records::counter_columns(counters);
+        let [claimed, duplicates, retried, rolled_back, dead] = records::counter_columns(counters);
         sqlx::query(
-            "INSERT INTO hapax_counters (consumer, host, claimed, duplicates, retried, dead) \
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6) \
+            "INSERT INTO hapax_counters (consumer, host, claimed, duplicates, retried, rolled_back, dead) \
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) \
              ON CONFLICT (consumer, host) DO UPDATE SET claimed = claimed + excluded.claimed, \
                  duplicates = duplicates + excluded.duplicates, retried = retried + excluded.retried, \
+                 rolled_back = rolled_back + excluded.rolled_back, \
                  dead = dead + excluded.dead, updated_at = excluded.updated_at",
         )
         .bind(consumer)
@@ -1104,6 +1105,7 @@ impl Session for SqliteSession {
         .bind(claimed)
         .bind(duplicates)
         .bind(retried)
+        .bind(rolled_back)
         .bind(dead)
         .execute(&mut self.connection)
         .await
@@ -1112,8 +1114,8 @@ impl Session for SqliteSession {
     }
 
     async fn counters(&mut self, consumer: &str) -> Result<Counters, StoreError> {
-        let sums: (i64, i64, i64, i64) = sqlx::query_as(
-            "SELECT coalesce(sum(claimed), 0), coalesce(sum(duplicates), 0), coalesce(sum(retried), 0), \
+        let sums: (i64, i64, i64, i64, i64) = sqlx::query_as(
+            "SELECT coalesce(sum(claimed), 0), coalesce(sum(duplicates), 0), coalesce(sum(retried), 0), coalesce(sum(rolled_back), 0), \
                  coalesce(sum(dead), 0) \
              FROM hapax_counters WHERE consumer = ?1",
         )

@@ -1,0 +1,257 @@
+//! One load after another: keys, rejects, batch sizes, lanes, hosts.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use serde_json::json;
+
+use super::messages::{Keys, Load};
+use super::{Bench, Options, Outcome, Sent, Setting, USUAL};
+
+/// One line of the table.
+struct Shape {
+    name: &'static str,
+    /// The stream that it reads.
+    stream: &'static str,
+    setting: Setting,
+}
+
+/// What is sent, by stream.
+const LOADS: [(&str, Load); 7] = [
+    ("USUAL", USUAL),
+    (
+        "WIDE",
+        Load {
+            keys: Keys::Uniform(100_000),
+            rejects: 0,
+        },
+    ),
+    (
+        "ZIPF",
+        Load {
+            keys: Keys::Zipf(100_000),
+            rejects: 0,
+        },
+    ),
+    (
+        "HOT",
+        Load {
+            keys: Keys::OneHot,
+            rejects: 0,
+        },
+    ),
+    (
+        "REJECT1",
+        Load {
+            rejects: 1,
+            ..USUAL
+        },
+    ),
+    (
+        "REJECT10",
+        Load {
+            rejects: 10,
+            ..USUAL
+        },
+    ),
+    (
+        "REJECT50",
+        Load {
+            rejects: 50,
+            ..USUAL
+        },
+    ),
+];
+
+/// The shape that the others are compared with: the first one.
+fn shapes() -> Vec<Shape> {
+    let shape = |name, stream, handler, more_hosts| Shape {
+        name,
+        stream,
+        setting: Setting {
+            handler,
+            more_hosts,
+        },
+    };
+    vec![
+        shape("1,000 accounts", "USUAL", "", 0),
+        shape("100,000 accounts", "WIDE", "", 0),
+        shape("Zipf 1.1 over 100,000", "ZIPF", "", 0),
+        shape("one hot account", "HOT", "", 0),
+        shape("0.1 % rejects", "REJECT1", "", 0),
+        shape("1 % rejects", "REJECT10", "", 0),
+        shape("5 % rejects", "REJECT50", "", 0),
+        shape("batch.max = 1", "USUAL", "batch = { max = 1 }", 0),
+        shape("batch.max = 50", "USUAL", "batch = { max = 50 }", 0),
+        shape("batch.max = 200", "USUAL", "batch = { max = 200 }", 0),
+        shape("lanes = 1", "USUAL", "lanes = 1", 0),
+        shape("2 hosts", "USUAL", "", 1),
+    ]
+}
+
+/// What the runs of one shape came to.
+#[derive(Default)]
+struct Row {
+    rates: Vec<f64>,
+    to_first: Vec<f64>,
+    to_plain: Vec<f64>,
+    deadlocks: i64,
+    rolled_back: i64,
+}
+
+/// Runs every shape, and the consumer written by hand for each kind of keys, once in each round.
+pub(super) fn run(bench: &Bench<'_>, options: &Options, seed: u64) -> anyhow::Result<ExitCode> {
+    let mut streams: BTreeMap<&str, Sent> = BTreeMap::new();
+    for (stream, load) in LOADS {
+        streams.insert(stream, bench.send(stream, options.messages, load, seed)?);
+    }
+    let shapes = shapes();
+    let mut rows: Vec<Row> = shapes.iter().map(|_| Row::default()).collect();
+    for round in 1..=options.runs {
+        let mut first: Option<f64> = None;
+        let mut plain: BTreeMap<&str, f64> = BTreeMap::new();
+        for (number, (shape, row)) in shapes.iter().zip(&mut rows).enumerate() {
+            let sent = &streams[shape.stream];
+            // It has no dead letters, so rejects are not for it.
+            if sent.messages.rejects() == 0 && !plain.contains_key(shape.stream) {
+                let name = format!("plain_{round}_{number}");
+                plain.insert(shape.stream, bench.plain(&name, sent)?);
+            }
+            let outcome = bench.hapax(&format!("hapax_{round}_{number}"), sent, &shape.setting)?;
+            let first = *first.get_or_insert(outcome.rate);
+            let plain = plain.get(shape.stream).copied();
+            row.add(outcome, first, plain);
+            eprintln!(
+                "    round {round}, {}: {:.0} msg/s",
+                shape.name, outcome.rate
+            );
+        }
+    }
+    let text = if options.json {
+        json_lines(&shapes, &rows, options, seed)
+    } else {
+        table(&shapes, &rows, options, seed)
+    };
+    std::io::stdout()
+        .write_all(text.as_bytes())
+        .context("cannot print the figures")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Row {
+    fn add(&mut self, outcome: Outcome, first: f64, plain: Option<f64>) {
+        self.rates.push(outcome.rate);
+        self.to_first.push(outcome.rate / first);
+        self.to_plain
+            .extend(plain.map(|plain| outcome.rate / plain));
+        self.deadlocks += outcome.deadlocks;
+        self.rolled_back += outcome.rolled_back;
+    }
+}
+
+/// The middle value, or the lower of the two in the middle.
+fn median(values: &[f64]) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len().saturating_sub(1) / 2).copied()
+}
+
+fn table(shapes: &[Shape], rows: &[Row], options: &Options, seed: u64) -> String {
+    let mut text = format!(
+        "{} messages a run, {} rounds, seed {seed}; all sums are exact; medians, deadlocks and rollbacks added up\n\n",
+        options.messages, options.runs
+    );
+    // Writing to a text cannot fail.
+    let _ = writeln!(
+        text,
+        "{:<24}{:>8}{:>12}{:>12}{:>11}{:>13}",
+        "", "msg/s", "to 1st line", "to plain", "deadlocks", "rolled back"
+    );
+    for (shape, row) in shapes.iter().zip(rows) {
+        let ratio = |values: &[f64]| {
+            median(values).map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}"))
+        };
+        let _ = writeln!(
+            text,
+            "{:<24}{:>8.0}{:>12}{:>12}{:>11}{:>13}",
+            shape.name,
+            median(&row.rates).unwrap_or_default(),
+            ratio(&row.to_first),
+            ratio(&row.to_plain),
+            row.deadlocks,
+            row.rolled_back
+        );
+    }
+    text
+}
+
+/// One object a shape.
+fn json_lines(shapes: &[Shape], rows: &[Row], options: &Options, seed: u64) -> String {
+    let mut text = String::new();
+    for (shape, row) in shapes.iter().zip(rows) {
+        let object = json!({
+            "name": shape.name,
+            "seed": seed,
+            "messages": options.messages,
+            "msgs_per_s": median(&row.rates),
+            "ratio_to_first": median(&row.to_first),
+            "ratio_to_plain": median(&row.to_plain),
+            "deadlocks": row.deadlocks,
+            "rolled_back": row.rolled_back,
+        });
+        let _ = writeln!(text, "{object}");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_shape_reads_a_stream_that_is_sent() {
+        for shape in shapes() {
+            assert!(
+                LOADS.iter().any(|(stream, _)| *stream == shape.stream),
+                "{}",
+                shape.name
+            );
+        }
+    }
+
+    #[test]
+    fn the_table_has_a_line_a_shape() {
+        let shapes = shapes();
+        let mut rows: Vec<Row> = shapes.iter().map(|_| Row::default()).collect();
+        let outcome = |rate| Outcome {
+            rate,
+            deadlocks: 1,
+            rolled_back: 2,
+        };
+        for rate in [300.0, 100.0, 200.0] {
+            rows[0].add(outcome(rate), 100.0, Some(50.0));
+        }
+        rows[1].add(outcome(100.0), 100.0, None);
+        let options = Options {
+            messages: 10,
+            runs: 3,
+            seed: None,
+            shapes: true,
+            json: false,
+        };
+        let table = table(&shapes, &rows, &options, 7);
+        let lines: Vec<&str> = table.lines().skip(3).collect();
+        assert_eq!(lines.len(), shapes.len());
+        assert_eq!(
+            lines[0].split_whitespace().collect::<Vec<_>>(),
+            ["1,000", "accounts", "200", "2.00", "4.00", "3", "6"]
+        );
+        assert_eq!(
+            lines[1].split_whitespace().collect::<Vec<_>>(),
+            ["100,000", "accounts", "100", "1.00", "-", "1", "2"]
+        );
+    }
+}
