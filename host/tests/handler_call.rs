@@ -517,8 +517,6 @@ async fn what_does_not_work_yet_says_so_and_touches_nothing() {
                  "expect_error": "unsupported", "record": {"table": "notes", "key": "error"}},
                 {"query": "SELECT $1", "params": [{"undecoded": {"type_name": "x", "bytes_hex": "00"}}], "expect_error": "invalid.param"},
                 {"query": "SELECT $1", "params": [{"instant": {"seconds": 1, "nanoseconds": 1_000_000_000}}], "expect_error": "invalid.param"},
-                {"execute_many": "INSERT INTO notes VALUES ($1, '')", "rows": [[{"text": "a"}]], "expect_error": "unsupported"},
-                {"savepoint": "release", "steps": [], "expect_error": "unsupported"},
                 {"cursor": "SELECT 1", "expect_error": "unsupported"},
                 // None of these has touched the transaction.
                 {"execute": "INSERT INTO notes VALUES ('k', 'v')", "expect_count": 1},

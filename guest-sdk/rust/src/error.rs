@@ -7,8 +7,9 @@ use crate::failure::Failure;
 
 /// The error of a call into the host, or of reading its rows.
 ///
-/// With `?` it becomes [`Failure::Retry`], the code and message its reason. On PostgreSQL the transaction can't be used any more after
-/// a failed statement, so a handler that swallows such an error and returns `Ok` fails all the same.
+/// With `?` it becomes [`Failure::Retry`], the code and message its reason. After a failed statement the transaction can't be used any
+/// more, so a handler that swallows such an error and returns `Ok` fails all the same; unless the statement was in a
+/// [savepoint](fn@crate::sql::savepoint) that was rolled back.
 #[derive(Clone, PartialEq)]
 pub struct Error(Box<types::Error>);
 
@@ -28,9 +29,9 @@ pub enum Code {
     ExclusionViolation,
     /// `denied` and all that begin with `denied.`: a handler may not do this.
     Denied,
-    /// All that begin with `limit.`: more rows, bytes or statements than the handler's limits allow.
+    /// All that begin with `limit.`: more rows, bytes, statements or savepoints than the handler's limits allow.
     Limit,
-    /// `aborted`: an earlier failure ended the transaction.
+    /// `aborted`: an earlier failure ended the transaction, or what was done since the last savepoint.
     Aborted,
     /// `serialization`: the database asks to run the transaction again.
     Serialization,

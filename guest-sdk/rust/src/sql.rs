@@ -25,8 +25,23 @@ pub fn execute(statement: &str, params: &[Value]) -> Result<u64, Error> {
 
 /// Runs one statement once for each row of parameters, in order. Returns the rows affected by each.
 ///
+/// On PostgreSQL all rows go to the database in one round trip (of about 1 MiB; more rows take more of them).
+///
+/// ```no_run
+/// # use hapax_guest::{Error, params, sql};
+/// # fn f(order: &str, lines: Vec<(String, i64)>) -> Result<(), Error> {
+/// let rows: Vec<_> = lines
+///     .iter()
+///     .map(|(article, amount)| params![order, article, *amount])
+///     .collect();
+/// sql::execute_many("INSERT INTO lines (order_id, article, amount) VALUES ($1, $2, $3)", &rows)?;
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
-/// As [`execute`]; [`Error::row`] says which row of parameters failed.
+/// As [`execute`]; [`Error::row`] says which row of parameters failed. A row that does not fit the statement's parameters is found
+/// before the first one is run.
 pub fn execute_many(statement: &str, rows: &[Vec<Value>]) -> Result<Vec<u64>, Error> {
     host::execute_many(statement, rows).map_err(Error::from_wit)
 }
@@ -278,10 +293,52 @@ pub(crate) fn mismatch(column: &Column, value: &Value, wanted: &str) -> Error {
     Error::decode(Some(name), message)
 }
 
-/// Marks a place in the transaction to go back to.
+/// Does `work` in a savepoint: what it did is kept if it returns `Ok`, and undone if it returns `Err`, messages of
+/// [`outbox`](crate::outbox) included.
+///
+/// The transaction is as good as before then, also after an error of the database: what would otherwise fail the message can be one
+/// of several ways.
+///
+/// ```no_run
+/// # use hapax_guest::{Error, Failure, params, sql};
+/// # fn f(name: &str) -> Result<(), Failure> {
+/// let added = sql::savepoint(|| sql::execute("INSERT INTO names (name) VALUES ($1)", &params![name]));
+/// match added {
+///     Err(error) if error.is_unique_violation() => {
+///         sql::execute("UPDATE names SET seen = seen + 1 WHERE name = $1", &params![name])?;
+///     }
+///     other => {
+///         other?;
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Savepoints cost two round trips each on PostgreSQL. Where a statement that can't fail will do (`ON CONFLICT DO NOTHING`), it is faster.
 ///
 /// # Errors
-/// As [`execute`].
+/// What `work` returns. As [`execute`] if the savepoint can't be begun or released; [`Code::Limit`] if too many are open. After a deadlock
+/// or a lost connection nothing can be undone: later calls fail, and the message runs again whatever the handler returns.
+pub fn savepoint<T, E: From<Error>>(work: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+    let savepoint = begin_savepoint()?;
+    match work() {
+        Ok(value) => {
+            savepoint.release()?;
+            Ok(value)
+        }
+        Err(error) => {
+            // If that fails, the transaction can't be used any more; the first error tells more.
+            let _ = savepoint.rollback();
+            Err(error)
+        }
+    }
+}
+
+/// Marks a place in the transaction to go back to. [`savepoint`](fn@savepoint) does it for the length of a closure.
+///
+/// # Errors
+/// As [`execute`]; [`Code::Limit`] if too many are open.
 pub fn begin_savepoint() -> Result<Savepoint, Error> {
     host::begin_savepoint()
         .map(Savepoint)
@@ -289,6 +346,8 @@ pub fn begin_savepoint() -> Result<Savepoint, Error> {
 }
 
 /// A place in the transaction to go back to. Dropped while open, it is rolled back to.
+///
+/// A handler that returns `Ok` with one still open, because it was leaked, has failed.
 #[derive(Debug)]
 pub struct Savepoint(host::Savepoint);
 
@@ -296,15 +355,16 @@ impl Savepoint {
     /// Keeps what was done since. Savepoints begun later end with it.
     ///
     /// # Errors
-    /// As [`execute`].
+    /// As [`execute`]; `savepoint.ended` if one that was begun before it has been released or rolled back. After an error of the database
+    /// it is rolled back instead, and the error is [`Code::Aborted`].
     pub fn release(self) -> Result<(), Error> {
         self.0.release().map_err(Error::from_wit)
     }
 
-    /// Undoes what was done since, outbox messages included.
+    /// Undoes what was done since, outbox messages included. Savepoints begun later end with it.
     ///
     /// # Errors
-    /// As [`execute`].
+    /// As [`execute`]; `savepoint.ended` if one that was begun before it has been released or rolled back.
     pub fn rollback(self) -> Result<(), Error> {
         self.0.rollback().map_err(Error::from_wit)
     }

@@ -9,9 +9,9 @@ use super::sql::lower_error;
 use super::state::State;
 use super::{Outgoing, text};
 use crate::message::{Header, Instant, MessageId, ShortHash};
-use crate::store::SqlError;
+use crate::store::{Savepoint, SqlError};
 
-/// The most messages that one call may publish.
+/// The most messages that one call may publish, those that are dropped with a savepoint among them.
 pub const OUTBOX_MESSAGES_MAX: usize = 1_000;
 /// The most bytes that one call may publish, in all of its messages together.
 pub const OUTBOX_BYTES_MAX: usize = 16 << 20;
@@ -29,6 +29,17 @@ const SECONDS_MAX: i64 = 253_402_300_799;
 pub(super) struct Outbox {
     published: Vec<Outgoing>,
     bytes: usize,
+    /// Counts also what was dropped with a savepoint: an id never stands for two messages of a run.
+    next_ordinal: u32,
+    /// The open savepoints in their order, each with what was published before it.
+    marks: Vec<Mark>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    savepoint: Savepoint,
+    count: usize,
+    bytes: usize,
 }
 
 impl Outbox {
@@ -37,13 +48,34 @@ impl Outbox {
         self.published
     }
 
+    pub(super) fn savepoint_begun(&mut self, savepoint: Savepoint) {
+        self.marks.push(Mark {
+            savepoint,
+            count: self.published.len(),
+            bytes: self.bytes,
+        });
+    }
+
+    pub(super) fn savepoint_released(&mut self, savepoint: Savepoint) {
+        self.marks.retain(|mark| mark.savepoint < savepoint);
+    }
+
+    /// Drops what was published since the savepoint was begun.
+    pub(super) fn savepoint_rolled_back(&mut self, savepoint: Savepoint) {
+        if let Some(mark) = self.marks.iter().find(|mark| mark.savepoint == savepoint) {
+            self.published.truncate(mark.count);
+            self.bytes = mark.bytes;
+        }
+        self.marks.retain(|mark| mark.savepoint < savepoint);
+    }
+
     fn publish(
         &mut self,
         consumer: &str,
         message_id: &MessageId,
         message: types::Outgoing,
     ) -> Result<String, SqlError> {
-        if self.published.len() >= OUTBOX_MESSAGES_MAX {
+        if self.next_ordinal as usize >= OUTBOX_MESSAGES_MAX {
             return Err(SqlError::new(
                 "limit.outbox",
                 format!("a call may publish at most {OUTBOX_MESSAGES_MAX} messages"),
@@ -100,8 +132,8 @@ impl Outbox {
             ));
         }
         self.bytes += bytes;
-        // The cap on the count keeps this far below u32::MAX.
-        let ordinal = self.published.len() as u32;
+        let ordinal = self.next_ordinal;
+        self.next_ordinal += 1;
         let id = outgoing_id(consumer, message_id, ordinal);
         self.published.push(Outgoing {
             id: id.clone(),
@@ -240,5 +272,34 @@ mod tests {
         }
         let error = outbox.publish("c", &id("m"), outgoing("a", 1)).unwrap_err();
         assert_eq!(error.code, "limit.outbox");
+    }
+
+    #[test]
+    fn what_was_published_since_a_savepoint_goes_with_it() {
+        let mut outbox = Outbox::default();
+        let publish = |outbox: &mut Outbox| {
+            outbox
+                .publish("c", &id("m"), outgoing("a", 1 << 20))
+                .unwrap()
+        };
+        let first = publish(&mut outbox);
+        outbox.savepoint_begun(Savepoint(1));
+        publish(&mut outbox);
+        outbox.savepoint_begun(Savepoint(2));
+        publish(&mut outbox);
+        // Kept in the outer one, and gone with it.
+        outbox.savepoint_released(Savepoint(2));
+        assert_eq!(outbox.published.len(), 3);
+        outbox.savepoint_rolled_back(Savepoint(1));
+        assert_eq!(outbox.bytes, (1 << 20) + 1);
+        // One that has ended changes nothing.
+        outbox.savepoint_rolled_back(Savepoint(2));
+        let last = publish(&mut outbox);
+        let kept: Vec<_> = outbox
+            .into_published()
+            .into_iter()
+            .map(|outgoing| (outgoing.id, outgoing.ordinal))
+            .collect();
+        assert_eq!(kept, [(first, 0), (last, 3)]);
     }
 }

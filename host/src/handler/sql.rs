@@ -10,7 +10,7 @@ use super::state::State;
 use super::text;
 use crate::fault;
 use crate::message::Instant;
-use crate::store::{ResultSet, SqlError, Value};
+use crate::store::{ResultSet, Savepoint, SqlError, Value};
 
 /// The longest statement, in bytes.
 pub const STATEMENT_BYTES_MAX: usize = 1 << 20;
@@ -37,13 +37,16 @@ impl sql::Host for State {
 
     async fn execute_many(
         &mut self,
-        _statement: String,
-        _rows: Vec<Vec<sql::Value>>,
+        statement: String,
+        rows: Vec<Vec<sql::Value>>,
     ) -> wasmtime::Result<Result<Vec<u64>, types::Error>> {
-        Ok(Err(lower_error(unsupported(
-            "`execute-many`",
-            "call `execute` for each row",
-        ))))
+        let rows = match lift_rows(&statement, rows) {
+            Ok(rows) => rows,
+            Err(error) => return Ok(Err(lower_error(error))),
+        };
+        let result = self.tx.execute_many(&statement, &rows).await;
+        self.after_sql();
+        Ok(result.map_err(lower_error))
     }
 
     async fn query(
@@ -67,10 +70,13 @@ impl sql::Host for State {
     async fn begin_savepoint(
         &mut self,
     ) -> wasmtime::Result<Result<Resource<sql::Savepoint>, types::Error>> {
-        Ok(Err(lower_error(unsupported(
-            "`begin-savepoint`",
-            "check first, or let the whole message be run again",
-        ))))
+        Ok(match self.tx.begin_savepoint().await {
+            Ok(savepoint) => {
+                self.outbox.savepoint_begun(savepoint);
+                Ok(Resource::new_own(savepoint.0))
+            }
+            Err(error) => Err(lower_error(error)),
+        })
     }
 
     async fn open_cursor(
@@ -85,27 +91,38 @@ impl sql::Host for State {
     }
 }
 
-// No call makes a savepoint or a cursor yet, so a guest has no handle to call these with.
+// A handle's number is the savepoint's own in the transaction: a guest can't make one up, and it never names another.
 impl sql::HostSavepoint for State {
     async fn release(
         &mut self,
-        _savepoint: Resource<sql::Savepoint>,
+        savepoint: Resource<sql::Savepoint>,
     ) -> wasmtime::Result<Result<(), types::Error>> {
-        Ok(Err(lower_error(unsupported("a savepoint", ""))))
+        let savepoint = Savepoint(savepoint.rep());
+        let result = self.tx.release_savepoint(savepoint).await;
+        if result.is_ok() {
+            self.outbox.savepoint_released(savepoint);
+        }
+        Ok(result.map_err(lower_error))
     }
 
     async fn rollback(
         &mut self,
-        _savepoint: Resource<sql::Savepoint>,
+        savepoint: Resource<sql::Savepoint>,
     ) -> wasmtime::Result<Result<(), types::Error>> {
-        Ok(Err(lower_error(unsupported("a savepoint", ""))))
+        Ok(self
+            .roll_back(Savepoint(savepoint.rep()))
+            .await
+            .map_err(lower_error))
     }
 
-    async fn drop(&mut self, _savepoint: Resource<sql::Savepoint>) -> wasmtime::Result<()> {
+    async fn drop(&mut self, savepoint: Resource<sql::Savepoint>) -> wasmtime::Result<()> {
+        // There is nobody to tell: a failure leaves the transaction aborted, and for one that has ended there is nothing to do.
+        let _ = self.roll_back(Savepoint(savepoint.rep())).await;
         Ok(())
     }
 }
 
+// No call makes a cursor yet, so a guest has no handle to call these with.
 impl sql::HostCursor for State {
     async fn columns(
         &mut self,
@@ -130,6 +147,12 @@ impl sql::HostCursor for State {
 impl types::Host for State {}
 
 impl State {
+    async fn roll_back(&mut self, savepoint: Savepoint) -> Result<(), SqlError> {
+        self.tx.roll_back_savepoint(savepoint).await?;
+        self.outbox.savepoint_rolled_back(savepoint);
+        Ok(())
+    }
+
     fn after_sql(&mut self) {
         if !std::mem::replace(&mut self.sql_called, true) {
             fault::point("after-first-sql");
@@ -139,6 +162,26 @@ impl State {
 
 /// Checks a statement and takes over its parameters.
 fn lift(statement: &str, params: Vec<sql::Value>) -> Result<Vec<Value>, SqlError> {
+    check_length(statement)?;
+    lift_params(params)
+}
+
+/// Checks a statement and takes over its rows of parameters. Their bytes are bounded together, as those of every host call.
+fn lift_rows(statement: &str, rows: Vec<Vec<sql::Value>>) -> Result<Vec<Vec<Value>>, SqlError> {
+    check_length(statement)?;
+    rows.into_iter()
+        .enumerate()
+        .map(|(row, params)| {
+            lift_params(params).map_err(|error| SqlError {
+                row: u32::try_from(row).ok(),
+                message: format!("row {row}: {}", error.message),
+                ..error
+            })
+        })
+        .collect()
+}
+
+fn check_length(statement: &str) -> Result<(), SqlError> {
     if statement.len() > STATEMENT_BYTES_MAX {
         return Err(SqlError::new(
             "limit.statement",
@@ -149,6 +192,10 @@ fn lift(statement: &str, params: Vec<sql::Value>) -> Result<Vec<Value>, SqlError
             ),
         ));
     }
+    Ok(())
+}
+
+fn lift_params(params: Vec<sql::Value>) -> Result<Vec<Value>, SqlError> {
     if params.len() > PARAMS_MAX {
         return Err(SqlError::new(
             "limit.params",
@@ -365,6 +412,18 @@ mod tests {
         assert_eq!(
             (error.code.as_str(), error.param),
             ("invalid.param", Some(1))
+        );
+        let good = vec![sql::Value::Int64(1)];
+        let bad = vec![sql::Value::Interval(sql::Interval {
+            months: 0,
+            days: 0,
+            microseconds: 0,
+        })];
+        let error = lift_rows("", vec![good.clone(), good, bad]).unwrap_err();
+        assert_eq!((error.row, error.param), (Some(2), Some(1)));
+        assert_eq!(
+            error.message,
+            "row 2: parameter $1: a `interval` is not supported by this host yet"
         );
     }
 

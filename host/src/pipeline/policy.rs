@@ -4,10 +4,13 @@ use std::time::Duration;
 
 use crate::handler::{Called, Verdict};
 use crate::message::{FailureClass, Message, ShortHash};
-use crate::store::{SqlError, StoreError, Tx};
+use crate::store::{SqlError, StoreError};
 
 /// The handler returned ok, but nothing of what it wrote can be kept.
 const SWALLOWED: &str = "aborted: a statement failed and the handler went on; after an error of the database nothing of the transaction can be kept";
+
+/// The handler returned ok, and it is not known what it wanted of its open savepoint.
+const LEFT_OPEN: &str = "savepoint.open: the handler returned ok with a savepoint still open; it has to release or roll back every one";
 
 /// A failure that is charged to its message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,20 +84,29 @@ pub(crate) enum Outcome {
 /// What the host knows of the transaction comes first: a deadlock or a lost connection is nobody's fault, whatever the
 /// handler made of the error that it saw.
 pub(crate) fn classify(called: &Called) -> Outcome {
-    let is_aborted = called.tx.as_ref().is_some_and(Tx::is_aborted);
-    decide(
-        &called.verdict,
-        called.tx.as_ref().and_then(Tx::fault),
-        is_aborted,
-    )
+    let left = called.tx.as_ref().map_or(Left::default(), |tx| Left {
+        fault: tx.fault(),
+        is_aborted: tx.is_aborted(),
+        open_savepoints: tx.open_savepoints(),
+    });
+    decide(&called.verdict, left)
 }
 
-fn decide(verdict: &Verdict, fault: Option<StoreError>, is_aborted: bool) -> Outcome {
-    if let Some(why) = fault {
+/// What the host knows of a call's transaction.
+#[derive(Clone, Debug, Default)]
+struct Left {
+    fault: Option<StoreError>,
+    is_aborted: bool,
+    open_savepoints: usize,
+}
+
+fn decide(verdict: &Verdict, left: Left) -> Outcome {
+    if let Some(why) = left.fault {
         return Outcome::Again(why);
     }
     let (class, reason, delay) = match verdict {
-        Verdict::Ok if is_aborted => (FailureClass::Sql, SWALLOWED.to_owned(), None),
+        Verdict::Ok if left.is_aborted => (FailureClass::Sql, SWALLOWED.to_owned(), None),
+        Verdict::Ok if left.open_savepoints > 0 => (FailureClass::Sql, LEFT_OPEN.to_owned(), None),
         Verdict::Ok => return Outcome::Commit,
         Verdict::Host { text } => return Outcome::Again(StoreError::Busy(text.clone())),
         Verdict::Retry { reason, delay } => (FailureClass::Retried, reason.clone(), *delay),
@@ -142,33 +154,61 @@ mod tests {
             Outcome::Commit => panic!("must not commit"),
         };
 
-        assert!(matches!(decide(&Verdict::Ok, None, false), Outcome::Commit));
+        let alive = Left::default;
+        let aborted = || Left {
+            is_aborted: true,
+            ..Left::default()
+        };
+        let faulty = |fault| Left { fault, ..aborted() };
+        let open = |count| Left {
+            open_savepoints: count,
+            ..Left::default()
+        };
+
+        assert!(matches!(decide(&Verdict::Ok, alive()), Outcome::Commit));
         assert_eq!(
-            charged(decide(&retry, None, true)),
+            charged(decide(&retry, aborted())),
             Some((FailureClass::Retried, false, Some(Duration::from_secs(3))))
         );
         assert_eq!(
-            charged(decide(&reject, None, true)),
+            charged(decide(&reject, aborted())),
             Some((FailureClass::Rejected, true, None))
         );
         assert_eq!(
-            charged(decide(&trap, None, false)),
+            charged(decide(&trap, alive())),
             Some((FailureClass::Trapped, false, None))
         );
         assert_eq!(
-            charged(decide(&limit, None, true)),
+            charged(decide(&limit, aborted())),
             Some((FailureClass::Limit, false, None))
         );
-        assert_eq!(charged(decide(&host, None, false)), None);
+        assert_eq!(charged(decide(&host, alive())), None);
         // A swallowed error.
         assert_eq!(
-            charged(decide(&Verdict::Ok, None, true)),
+            charged(decide(&Verdict::Ok, aborted())),
             Some((FailureClass::Sql, false, None))
+        );
+        // A savepoint that was forgotten; with a failure of the handler's own it means nothing.
+        assert_eq!(
+            charged(decide(&Verdict::Ok, open(1))),
+            Some((FailureClass::Sql, false, None))
+        );
+        assert_eq!(
+            charged(decide(&reject, open(2))),
+            Some((FailureClass::Rejected, true, None))
         );
         // A fault of the database is charged to nobody, whatever the handler said.
         for verdict in [&Verdict::Ok, &retry, &reject, &trap, &limit, &host] {
-            assert_eq!(charged(decide(verdict, busy(), true)), None, "{verdict:?}");
-            assert_eq!(charged(decide(verdict, lost(), true)), None, "{verdict:?}");
+            assert_eq!(
+                charged(decide(verdict, faulty(busy()))),
+                None,
+                "{verdict:?}"
+            );
+            assert_eq!(
+                charged(decide(verdict, faulty(lost()))),
+                None,
+                "{verdict:?}"
+            );
         }
     }
 }

@@ -4,8 +4,8 @@ use super::postgres::PostgresSession;
 use super::sqlite::SqliteSession;
 use super::{
     Baton, Claim, ClaimAs, ClaimRequest, CommitError, Counters, DeadLetter, HandlerMigration,
-    NewQueueRow, OutboxRow, QueueRow, ResultSet, Session, SqlError, StoreError, StoreKind,
-    StoredDeadLetter, Value,
+    NewQueueRow, OutboxRow, QueueRow, ResultSet, Savepoint, Session, SqlError, StoreError,
+    StoreKind, StoredDeadLetter, Value,
 };
 use crate::message::{ComponentDigest, FailureClass, MessageId};
 
@@ -191,6 +191,45 @@ impl Session for Connection {
         match self {
             Self::Postgres(session) => session.query(statement, params, rows_max).await,
             Self::Sqlite(session) => session.query(statement, params, rows_max).await,
+        }
+    }
+
+    async fn execute_many(
+        &mut self,
+        statement: &str,
+        rows: &[Vec<Value>],
+    ) -> Result<Vec<u64>, SqlError> {
+        match self {
+            Self::Postgres(session) => session.execute_many(statement, rows).await,
+            Self::Sqlite(session) => session.execute_many(statement, rows).await,
+        }
+    }
+
+    async fn begin_savepoint(&mut self) -> Result<Savepoint, SqlError> {
+        match self {
+            Self::Postgres(session) => session.begin_savepoint().await,
+            Self::Sqlite(session) => session.begin_savepoint().await,
+        }
+    }
+
+    async fn release_savepoint(&mut self, savepoint: Savepoint) -> Result<(), SqlError> {
+        match self {
+            Self::Postgres(session) => session.release_savepoint(savepoint).await,
+            Self::Sqlite(session) => session.release_savepoint(savepoint).await,
+        }
+    }
+
+    async fn roll_back_savepoint(&mut self, savepoint: Savepoint) -> Result<(), SqlError> {
+        match self {
+            Self::Postgres(session) => session.roll_back_savepoint(savepoint).await,
+            Self::Sqlite(session) => session.roll_back_savepoint(savepoint).await,
+        }
+    }
+
+    fn open_savepoints(&self) -> usize {
+        match self {
+            Self::Postgres(session) => session.open_savepoints(),
+            Self::Sqlite(session) => session.open_savepoints(),
         }
     }
 

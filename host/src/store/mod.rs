@@ -9,6 +9,7 @@ mod guard;
 mod migrations;
 mod postgres;
 mod records;
+mod savepoints;
 mod session;
 mod sqlite;
 #[cfg(test)]
@@ -22,6 +23,7 @@ use std::path::PathBuf;
 
 pub use connection::Connection;
 pub use migrations::check_handler_migrations;
+pub use savepoints::{SAVEPOINTS_MAX, Savepoint};
 pub(crate) use session::Session;
 pub use session::{
     Attempt, Baton, Claim, ClaimAs, ClaimRequest, CommitError, Counters, DeadLetter,

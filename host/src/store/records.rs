@@ -53,6 +53,37 @@ pub(crate) fn wrong_count(takes: usize, passed: usize) -> SqlError {
     )
 }
 
+/// Says which row of parameters an error of `execute-many` is about. `row` counts from 0.
+pub(crate) fn in_row(row: usize, error: SqlError) -> SqlError {
+    // A lost connection is no row's.
+    if error.code == "unavailable" {
+        return error;
+    }
+    let param = match error.param {
+        // Errors that were found before anything was sent name it already.
+        Some(number) if !error.message.starts_with("parameter $") => {
+            format!("parameter ${number}: ")
+        }
+        _ => String::new(),
+    };
+    SqlError {
+        row: u32::try_from(row).ok(),
+        message: format!("row {row}: {param}{}", error.message),
+        ..error
+    }
+}
+
+/// The handler returned ok although a savepoint is open.
+pub(crate) fn open_savepoint() -> SqlError {
+    SqlError {
+        hint: Some("release or roll back every savepoint".into()),
+        ..SqlError::new(
+            "savepoint.open",
+            "a savepoint is still open, so it is not known whether what was done since is wanted",
+        )
+    }
+}
+
 /// What every call is answered with after an error of the database.
 pub(crate) fn aborted() -> SqlError {
     SqlError {

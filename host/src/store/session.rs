@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::{ResultSet, SqlError, Value};
+use super::{ResultSet, Savepoint, SqlError, Value};
 use crate::message::{
     ComponentDigest, FailureClass, Header, Instant, MessageId, Position, ShortHash,
 };
@@ -302,7 +302,7 @@ pub(crate) trait Session: Sized + Send {
     /// Runs one guarded statement of the handler. Returns the rows affected.
     ///
     /// After any error that came from the database the transaction counts as aborted, on both databases: every later
-    /// call answers `aborted`, and the commit is refused.
+    /// call answers `aborted`, and the commit is refused, until a savepoint that was begun before is rolled back to.
     fn execute(
         &mut self,
         statement: &str,
@@ -316,6 +316,33 @@ pub(crate) trait Session: Sized + Send {
         params: &[Value],
         rows_max: u64,
     ) -> impl Future<Output = Result<ResultSet, SqlError>> + Send;
+
+    /// Runs one guarded statement of the handler once for each row of parameters, in order. Returns the rows affected by
+    /// each. All parameters are checked and encoded before the first row is run; an error names its row.
+    fn execute_many(
+        &mut self,
+        statement: &str,
+        rows: &[Vec<Value>],
+    ) -> impl Future<Output = Result<Vec<u64>, SqlError>> + Send;
+
+    /// Begins a savepoint. `aborted` after an error.
+    fn begin_savepoint(&mut self) -> impl Future<Output = Result<Savepoint, SqlError>> + Send;
+
+    /// Keeps what was done since the savepoint; it and later ones end. `aborted` after an error: it stays open.
+    fn release_savepoint(
+        &mut self,
+        savepoint: Savepoint,
+    ) -> impl Future<Output = Result<(), SqlError>> + Send;
+
+    /// Undoes what was done since the savepoint, an error among it; it and later ones end. `aborted` if no savepoint can
+    /// undo what has happened: a fault, or the end of the whole transaction.
+    fn roll_back_savepoint(
+        &mut self,
+        savepoint: Savepoint,
+    ) -> impl Future<Output = Result<(), SqlError>> + Send;
+
+    /// Counts the open savepoints. With any, the commit is refused.
+    fn open_savepoints(&self) -> usize;
 
     /// What the host knows of the transaction that the handler's words can't change: a deadlock, a lost connection.
     /// While it is set, the run is charged to nobody.

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use super::session::{
     Baton, Claim, ClaimAs, ClaimRequest, CommitError, DeadLetter, OutboxRow, StoreError,
 };
-use super::{Connection, ResultSet, Session as _, SqlError, Value};
+use super::{Connection, ResultSet, Savepoint, Session as _, SqlError, Value};
 use crate::message::{ComponentDigest, MessageId, Position};
 
 /// Proof that messages may be acknowledged: their effects are committed, by this transaction or by an earlier one.
@@ -187,6 +187,53 @@ impl Tx {
         rows_max: u64,
     ) -> Result<ResultSet, SqlError> {
         self.connection.query(statement, params, rows_max).await
+    }
+
+    /// Runs one statement of the handler once for each row of parameters, in order. Returns the rows affected by each. No
+    /// rows, no effect: the statement must only be one that is allowed.
+    ///
+    /// On PostgreSQL all rows go in one message, or as few as their size asks for. The time limit of a statement counts
+    /// for each row.
+    ///
+    /// # Errors
+    /// For the handler, with the row at fault, and the parameter if it is one. What does not fit the statement's
+    /// parameters is found before the first row is run and aborts nothing.
+    pub async fn execute_many(
+        &mut self,
+        statement: &str,
+        rows: &[Vec<Value>],
+    ) -> Result<Vec<u64>, SqlError> {
+        self.connection.execute_many(statement, rows).await
+    }
+
+    /// Begins a savepoint: a place in the transaction to go back to. With one open, the commit is refused.
+    ///
+    /// # Errors
+    /// `limit.savepoints`: as many are open as may be. `aborted`: an earlier statement failed.
+    pub async fn begin_savepoint(&mut self) -> Result<Savepoint, SqlError> {
+        self.connection.begin_savepoint().await
+    }
+
+    /// Keeps what was done since a savepoint was begun, and ends it and those that were begun later.
+    ///
+    /// # Errors
+    /// `savepoint.ended`: it is not open. `aborted`: an earlier statement failed; it stays open, to be rolled back.
+    pub async fn release_savepoint(&mut self, savepoint: Savepoint) -> Result<(), SqlError> {
+        self.connection.release_savepoint(savepoint).await
+    }
+
+    /// Undoes what was done since a savepoint was begun, and ends it and those that were begun later. An error of a
+    /// statement since then is undone too.
+    ///
+    /// # Errors
+    /// `savepoint.ended`: it is not open. `aborted`: what has happened is more than a savepoint can undo.
+    pub async fn roll_back_savepoint(&mut self, savepoint: Savepoint) -> Result<(), SqlError> {
+        self.connection.roll_back_savepoint(savepoint).await
+    }
+
+    /// Counts the open savepoints.
+    pub fn open_savepoints(&self) -> usize {
+        self.connection.open_savepoints()
     }
 
     /// Returns what made this transaction unusable through no fault of its message: such a run is charged to nobody.

@@ -4,11 +4,14 @@
 //! name of ours through the extended protocol, which refuses a second command, and run as `EXECUTE name(E'..')` through
 //! the simple one, whose results come as text (`params`).
 //!
-//! **Invariant**: after any error that came from the server inside a transaction, no more of it is sent but ROLLBACK.
+//! **Invariant**: after any error that came from the server inside a transaction, no more of it is sent but ROLLBACK, to
+//! a savepoint that was begun before it or of the whole.
 
 mod connect;
 mod errors;
+mod many;
 mod params;
+mod savepoints;
 mod statements;
 #[cfg(test)]
 mod tests;
@@ -31,8 +34,8 @@ use super::text::{
 };
 use super::{
     Baton, Claim, ClaimAs, ClaimRequest, CommitError, Counters, DeadLetter, HandlerMigration,
-    NewQueueRow, OutboxRow, QueueRow, ResultSet, Session, SessionOptions, SqlError, StoreError,
-    StoreKind, StoredDeadLetter, Value, records,
+    NewQueueRow, OutboxRow, QueueRow, ResultSet, Savepoint, Session, SessionOptions, SqlError,
+    StoreError, StoreKind, StoredDeadLetter, Value, records, savepoints::Savepoints,
 };
 use crate::message::{ComponentDigest, FailureClass, MessageId, Position, ShortHash};
 
@@ -70,6 +73,7 @@ struct TxState {
     /// The server raised an error: nothing more may be sent.
     aborted: bool,
     fault: Option<StoreError>,
+    savepoints: Savepoints,
     /// Numbers of components that this transaction made or found.
     components: Vec<(ComponentDigest, i32)>,
 }
@@ -99,6 +103,7 @@ impl PostgresSession {
     /// Takes down an error of a statement of the host's own.
     fn host_error(&mut self, error: &sqlx::Error) -> StoreError {
         self.note(error);
+        self.tx.savepoints.lose();
         let error = errors::store_error(error);
         if matches!(error, StoreError::Busy(_)) {
             self.tx.fault = Some(error.clone());
@@ -123,7 +128,7 @@ impl PostgresSession {
 
     fn refuse_if_aborted(&self) -> Result<(), SqlError> {
         if self.tx.aborted {
-            return Err(records::aborted());
+            return Err(self.tx.savepoints.aborted());
         }
         Ok(())
     }
@@ -780,6 +785,30 @@ impl Session for PostgresSession {
         }
     }
 
+    async fn execute_many(
+        &mut self,
+        statement: &str,
+        rows: &[Vec<Value>],
+    ) -> Result<Vec<u64>, SqlError> {
+        self.run_many(statement, rows).await
+    }
+
+    async fn begin_savepoint(&mut self) -> Result<Savepoint, SqlError> {
+        self.open_savepoint().await
+    }
+
+    async fn release_savepoint(&mut self, savepoint: Savepoint) -> Result<(), SqlError> {
+        self.keep_savepoint(savepoint).await
+    }
+
+    async fn roll_back_savepoint(&mut self, savepoint: Savepoint) -> Result<(), SqlError> {
+        self.undo_savepoint(savepoint).await
+    }
+
+    fn open_savepoints(&self) -> usize {
+        self.tx.savepoints.open()
+    }
+
     fn fault(&self) -> Option<StoreError> {
         self.tx.fault.clone()
     }
@@ -929,6 +958,9 @@ impl Session for PostgresSession {
                 return Err(CommitError::Busy(text.clone()));
             }
             _ if self.tx.aborted => return Err(CommitError::Refused(records::aborted())),
+            _ if self.tx.savepoints.open() > 0 => {
+                return Err(CommitError::Refused(records::open_savepoint()));
+            }
             _ => {}
         }
         self.check_and_commit().await?;

@@ -28,18 +28,37 @@ impl Prepared {
 
     /// Writes the call, and says which bytes of it are which parameter.
     pub(super) fn call(&self, values: &[Value]) -> Result<(String, Vec<Range<usize>>), SqlError> {
-        let mut text = format!("EXECUTE {}", Self::name(self.number));
+        let mut text = String::new();
+        let spans = self.push_call(&mut text, values)?;
+        Ok((text, spans))
+    }
+
+    /// Appends the call, and says which bytes of `text` are which parameter.
+    pub(super) fn push_call(
+        &self,
+        text: &mut String,
+        values: &[Value],
+    ) -> Result<Vec<Range<usize>>, SqlError> {
+        text.push_str("EXECUTE ");
+        text.push_str(&Self::name(self.number));
         let mut spans = Vec::with_capacity(values.len());
         for (index, (value, wanted)) in values.iter().zip(self.params.iter()).enumerate() {
             text.push_str(if index == 0 { "(" } else { ", " });
             let start = text.len();
-            params::push_param(&mut text, index as u32 + 1, value, wanted)?;
+            params::push_param(text, index as u32 + 1, value, wanted)?;
             spans.push(start..text.len());
         }
         if !values.is_empty() {
             text.push(')');
         }
-        Ok((text, spans))
+        Ok(spans)
+    }
+
+    /// Returns the number, from 1, of the parameter that a byte of the call with these values belongs to.
+    pub(super) fn param_at(&self, values: &[Value], byte: usize) -> Option<u32> {
+        let (_, spans) = self.call(values).ok()?;
+        let index = spans.iter().position(|span| span.contains(&byte))?;
+        u32::try_from(index + 1).ok()
     }
 }
 

@@ -5,10 +5,13 @@
 //! host's, so that what follows such an end can't be kept either.
 //!
 //! **Invariant**: while a transaction is open, only the host's own COMMIT can commit anything.
-//! **Invariant**: after any error inside a transaction, no more of it is run but ROLLBACK.
+//! **Invariant**: after any error inside a transaction, no more of it is run but ROLLBACK, to a savepoint that was begun
+//! before it or of the whole.
 
 mod errors;
+mod many;
 mod params;
+mod savepoints;
 #[cfg(test)]
 mod tests;
 
@@ -34,8 +37,9 @@ use super::text::{
 };
 use super::{
     Baton, Claim, ClaimAs, ClaimRequest, Column, CommitError, Counters, DeadLetter,
-    HandlerMigration, NewQueueRow, OutboxRow, QueueRow, ResultSet, Session, SessionOptions,
-    SqlError, StoreError, StoreKind, StoredDeadLetter, Value, records,
+    HandlerMigration, NewQueueRow, OutboxRow, QueueRow, ResultSet, Savepoint, Session,
+    SessionOptions, SqlError, StoreError, StoreKind, StoredDeadLetter, Value, records,
+    savepoints::Savepoints,
 };
 use crate::message::{ComponentDigest, FailureClass, MessageId, Position};
 use errors::Class;
@@ -93,6 +97,7 @@ pub struct SqliteSession {
     /// An error was raised: nothing more may be run.
     aborted: bool,
     fault: Option<StoreError>,
+    savepoints: Savepoints,
     /// True if the connection must be closed.
     broken: bool,
 }
@@ -225,6 +230,7 @@ impl SqliteSession {
             tx_components: Vec::new(),
             aborted: false,
             fault: None,
+            savepoints: Savepoints::default(),
             broken: false,
         };
         session.check_settings(path).await?;
@@ -260,6 +266,7 @@ impl SqliteSession {
     /// Takes down an error of a statement of the host's own.
     fn host_error(&mut self, error: &sqlx::Error) -> StoreError {
         self.note(error);
+        self.savepoints.lose();
         errors::store_error(error)
     }
 
@@ -282,12 +289,13 @@ impl SqliteSession {
         if self.hooks.ended.load(Ordering::SeqCst) {
             self.aborted = true;
             self.broken = true;
+            self.savepoints.lose();
         }
     }
 
     fn refuse_if_aborted(&self) -> Result<(), SqlError> {
         if self.aborted {
-            return Err(records::aborted());
+            return Err(self.savepoints.aborted());
         }
         Ok(())
     }
@@ -297,6 +305,7 @@ impl SqliteSession {
         self.tx_components.clear();
         self.aborted = false;
         self.fault = None;
+        self.savepoints = Savepoints::default();
     }
 
     async fn simple(&mut self, text: impl Into<String>) -> Result<(), StoreError> {
@@ -614,6 +623,19 @@ impl SqliteSession {
             }
         }
     }
+
+    /// Runs a handler's statement. Returns the rows that it affected.
+    async fn run_counted(
+        &mut self,
+        statement: &str,
+        passed: Passed,
+        arguments: SqliteArguments,
+    ) -> Result<u64, SqlError> {
+        let mut rows = RowSink::new(None);
+        let changed = self.run(statement, arguments, &mut rows).await?;
+        // For a statement that only reads, SQLite reports the changes of an earlier one.
+        Ok(if passed.reads { rows.count } else { changed })
+    }
 }
 
 /// Takes a statement's rows up to its limits, or only counts them.
@@ -759,12 +781,8 @@ impl Session for SqliteSession {
         if passed.params as usize != params.len() {
             return Err(records::wrong_count(passed.params as usize, params.len()));
         }
-        let mut rows = RowSink::new(None);
-        let changed = self
-            .run(statement, params::bind(params)?, &mut rows)
-            .await?;
-        // For a statement that only reads, SQLite reports the changes of an earlier one.
-        Ok(if passed.reads { rows.count } else { changed })
+        self.run_counted(statement, passed, params::bind(params)?)
+            .await
     }
 
     async fn query(
@@ -789,6 +807,30 @@ impl Session for SqliteSession {
             result.columns = self.columns_of(statement).await?.to_vec();
         }
         Ok(result)
+    }
+
+    async fn execute_many(
+        &mut self,
+        statement: &str,
+        rows: &[Vec<Value>],
+    ) -> Result<Vec<u64>, SqlError> {
+        self.run_many(statement, rows).await
+    }
+
+    async fn begin_savepoint(&mut self) -> Result<Savepoint, SqlError> {
+        self.open_savepoint().await
+    }
+
+    async fn release_savepoint(&mut self, savepoint: Savepoint) -> Result<(), SqlError> {
+        self.keep_savepoint(savepoint).await
+    }
+
+    async fn roll_back_savepoint(&mut self, savepoint: Savepoint) -> Result<(), SqlError> {
+        self.undo_savepoint(savepoint).await
+    }
+
+    fn open_savepoints(&self) -> usize {
+        self.savepoints.open()
     }
 
     fn fault(&self) -> Option<StoreError> {
@@ -916,6 +958,9 @@ impl Session for SqliteSession {
                 return Err(CommitError::Busy(text.clone()));
             }
             _ if self.aborted => return Err(CommitError::Refused(records::aborted())),
+            _ if self.savepoints.open() > 0 => {
+                return Err(CommitError::Refused(records::open_savepoint()));
+            }
             _ => {}
         }
         // From here on the commit hook lets a commit pass: the next one is the host's.

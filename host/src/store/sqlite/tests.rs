@@ -108,3 +108,61 @@ async fn after_an_unseen_end_nothing_can_be_kept() {
     assert!(test.session.rollback().await.is_err());
     assert_eq!(test.committed().await, (0, 0));
 }
+
+/// The hooks tell of the whole transaction's end only: not of a savepoint's, and of a COMMIT also while one is open.
+#[tokio::test]
+async fn the_hooks_work_around_savepoints() {
+    let mut test = Test::begun().await;
+    let released = test.session.begin_savepoint().await.unwrap();
+    test.session
+        .execute("INSERT INTO t VALUES (2)", &[])
+        .await
+        .unwrap();
+    test.session.release_savepoint(released).await.unwrap();
+    let undone = test.session.begin_savepoint().await.unwrap();
+    test.session
+        .execute("INSERT INTO t VALUES (3)", &[])
+        .await
+        .unwrap();
+    test.session.roll_back_savepoint(undone).await.unwrap();
+    assert!(!test.session.hooks.ended.load(Ordering::SeqCst));
+    assert_eq!(test.committed().await, (0, 0));
+    test.session.commit().await.unwrap();
+    assert_eq!(test.committed().await, (2, 1));
+
+    let mut test = Test::begun().await;
+    let savepoint = test.session.begin_savepoint().await.unwrap();
+    test.raw("COMMIT").await.unwrap_err();
+    assert_eq!(
+        test.session
+            .roll_back_savepoint(savepoint)
+            .await
+            .unwrap_err()
+            .code,
+        "aborted"
+    );
+    assert!(matches!(
+        test.session.commit().await,
+        Err(CommitError::Refused(error)) if error.code == "aborted"
+    ));
+    assert_eq!(test.committed().await, (0, 0));
+}
+
+/// As after a drop that failed, of which nobody is told.
+#[tokio::test]
+async fn a_savepoint_that_cannot_be_undone_is_the_end() {
+    let mut test = Test::begun().await;
+    let outer = test.session.begin_savepoint().await.unwrap();
+    let inner = test.session.begin_savepoint().await.unwrap();
+    test.raw("RELEASE hapax_savepoint_2").await.unwrap();
+    test.session.roll_back_savepoint(inner).await.unwrap_err();
+    assert!(test.session.is_aborted());
+    let error = test.session.roll_back_savepoint(outer).await.unwrap_err();
+    assert_eq!(error.code, "aborted");
+    assert!(matches!(
+        test.session.commit().await,
+        Err(CommitError::Refused(error)) if error.code == "aborted"
+    ));
+    test.session.rollback().await.unwrap();
+    assert_eq!(test.committed().await, (0, 0));
+}

@@ -4,6 +4,7 @@
 //! begins with `step`: a test that is wrong never looks like one that passed.
 
 mod run;
+mod savepoints;
 mod step;
 mod tagged;
 

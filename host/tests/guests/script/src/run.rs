@@ -4,10 +4,11 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use hapax_guest::outbox::Outgoing;
-use hapax_guest::sql::{self, Column, Rows, Value};
+use hapax_guest::sql::{self, Column, Rows, Savepoint, Value};
 use hapax_guest::{Error, Failure, Message, config, log, params};
 use serde_json::json;
 
+use crate::savepoints;
 use crate::step::{Action, Level, Moment, OnError, Publish, Record, SavepointEnd, Step};
 use crate::tagged::{Hex, Tagged};
 
@@ -107,6 +108,22 @@ fn action(message: &Message, step: &Step, number: &str) -> Result<Given, Trouble
         }
         Action::Cursor(statement) => cursor(statement, &params()?, step)?,
         Action::Savepoint(end) => savepoint(message, step, end, number)?,
+        Action::BeginSavepoint(name) => {
+            savepoints::begin(name)?;
+            Given::Nothing
+        }
+        Action::ReleaseSavepoint(name) => {
+            named(name, number)?.release()?;
+            Given::Nothing
+        }
+        Action::RollBackSavepoint(name) => {
+            named(name, number)?.rollback()?;
+            Given::Nothing
+        }
+        Action::DropSavepoint(name) => {
+            drop(named(name, number)?);
+            Given::Nothing
+        }
         Action::Publish(publish) => {
             let outgoing = outgoing(publish).map_err(|problem| wrong(number, problem))?;
             Given::Text(Some(outgoing.publish()?))
@@ -187,15 +204,31 @@ fn savepoint(
     end: SavepointEnd,
     number: &str,
 ) -> Result<Given, Trouble> {
+    let inner = || steps(message, &step.steps, &format!("{number}."));
+    if end == SavepointEnd::Closure {
+        return match sql::savepoint(|| inner().map_err(Trouble::End)) {
+            Ok(()) => Ok(Given::Nothing),
+            // A script that is wrong stays wrong.
+            Err(Trouble::End(failure)) if step.swallow && !failure.reason().starts_with("step") => {
+                Ok(Given::Text(Some(failure.reason().to_owned())))
+            }
+            Err(trouble) => Err(trouble),
+        };
+    }
     let savepoint = sql::begin_savepoint()?;
-    steps(message, &step.steps, &format!("{number}."))?;
+    inner()?;
     match end {
+        SavepointEnd::Closure => {}
         SavepointEnd::Release => savepoint.release()?,
         SavepointEnd::Rollback => savepoint.rollback()?,
         SavepointEnd::Drop => drop(savepoint),
         SavepointEnd::Leak => std::mem::forget(savepoint),
     }
     Ok(Given::Nothing)
+}
+
+fn named(name: &str, number: &str) -> Result<Savepoint, Failure> {
+    savepoints::take(name).ok_or_else(|| wrong(number, format!("there is no savepoint `{name}`")))
 }
 
 fn outgoing(publish: &Publish) -> Result<Outgoing, String> {

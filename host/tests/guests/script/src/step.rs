@@ -23,6 +23,10 @@ pub(crate) struct Step {
     pub(crate) query: Option<String>,
     pub(crate) cursor: Option<String>,
     pub(crate) savepoint: Option<SavepointEnd>,
+    pub(crate) begin_savepoint: Option<String>,
+    pub(crate) release_savepoint: Option<String>,
+    pub(crate) roll_back_savepoint: Option<String>,
+    pub(crate) drop_savepoint: Option<String>,
     pub(crate) publish: Option<Publish>,
     pub(crate) config: Option<String>,
     pub(crate) config_names: Option<bool>,
@@ -64,6 +68,10 @@ pub(crate) enum Action<'a> {
     Query(&'a str),
     Cursor(&'a str),
     Savepoint(SavepointEnd),
+    BeginSavepoint(&'a str),
+    ReleaseSavepoint(&'a str),
+    RollBackSavepoint(&'a str),
+    DropSavepoint(&'a str),
     Publish(&'a Publish),
     Config(&'a str),
     ConfigNames,
@@ -91,6 +99,14 @@ impl Step {
             self.query.as_deref().map(Action::Query),
             self.cursor.as_deref().map(Action::Cursor),
             self.savepoint.map(Action::Savepoint),
+            self.begin_savepoint.as_deref().map(Action::BeginSavepoint),
+            self.release_savepoint
+                .as_deref()
+                .map(Action::ReleaseSavepoint),
+            self.roll_back_savepoint
+                .as_deref()
+                .map(Action::RollBackSavepoint),
+            self.drop_savepoint.as_deref().map(Action::DropSavepoint),
             self.publish.as_ref().map(Action::Publish),
             self.config.as_deref().map(Action::Config),
             yes(self.config_names).map(|_| Action::ConfigNames),
@@ -134,6 +150,8 @@ pub(crate) enum SavepointEnd {
     Drop,
     /// Never dropped, as a language without scoped destruction may do.
     Leak,
+    /// The steps are the work of the SDK's closure form: kept if they succeed, undone if one of them ends the handler.
+    Closure,
 }
 
 /// Where a result goes: a row of a table with the columns `key` and `value`.
