@@ -170,6 +170,7 @@ async fn park(store: &TestStore, delivery: &Delivery) -> Parked {
         class: FailureClass::MissingId,
         reason: "a test".into(),
         component: None,
+        order_key: None,
     };
     let mut tx = store.begin().await;
     tx.bury(&letter, None).await.unwrap();

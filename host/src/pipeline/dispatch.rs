@@ -1,6 +1,6 @@
 //! Hands a handler's deliveries to its lanes, and holds those that wait for a retry.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::HandlerContext;
 use super::lane::Lane;
+use super::order::Ready;
 use crate::config::HandlerConfig;
 use crate::fault;
 use crate::source::{Delivery, Source, SourceError};
@@ -56,20 +57,6 @@ pub fn in_hand_max(handler: &HandlerConfig) -> usize {
     (handler.lanes * handler.batch.max * BATCHES_PER_LANE).max(IN_HAND_MIN)
 }
 
-/// Takes what is waiting, up to `size` messages: an idle pipeline has batches of one, and nothing waits for more to come.
-fn next_batch(ready: &mut VecDeque<Delivery>, size: usize) -> Vec<Delivery> {
-    let mut bytes = 0;
-    let count = ready
-        .iter()
-        .take(size)
-        .take_while(|delivery| {
-            bytes += delivery.incoming.payload.len();
-            bytes <= BATCH_BYTES_MAX
-        })
-        .count();
-    ready.drain(..count.clamp(1, ready.len())).collect()
-}
-
 /// Runs a handler's pipeline until it is told to stop. Await it to the end.
 ///
 /// At the drain, deliveries that were not run yet are given back, uncharged; those that wait for a retry with what is left
@@ -97,12 +84,16 @@ pub async fn run(
     let in_hand_max = in_hand_max(&handler.config);
     let mut free: Vec<usize> = (0..lanes.len()).rev().collect();
     let mut running = vec![0; lanes.len()];
-    let mut ready: VecDeque<Delivery> = VecDeque::new();
+    let mut ready = Ready::new(handler.config.order.clone());
     let mut waiting = Waiting::default();
     let mut source_pause: Option<Instant> = None;
     loop {
-        while let (Some(lane), true) = (free.last().copied(), !ready.is_empty()) {
-            let batch = next_batch(&mut ready, handler.sizes.now());
+        // What waits, up to the batch's size: an idle pipeline has batches of one, and nothing waits for more to come.
+        while let Some(lane) = free.last().copied() {
+            let batch = ready.next_batch(lane, handler.sizes.now(), BATCH_BYTES_MAX);
+            if batch.is_empty() {
+                break;
+            }
             free.pop();
             running[lane] = batch.len();
             if lanes[lane].0.send(batch).await.is_err() {
@@ -121,11 +112,14 @@ pub async fn run(
                 free.push(lane);
                 running[lane] = 0;
                 for (wait, delivery) in report.retries {
+                    ready.hold_behind(&delivery);
                     waiting.push(Instant::now() + wait, delivery);
                 }
+                ready.extend(report.behind);
+                ready.lane_is_done(lane);
             }
             // Dropped timers are made anew.
-            () = sleep_until(waiting.next_due()) => ready.extend(waiting.take_due(Instant::now())),
+            () = sleep_until(waiting.next_due()) => ready.take_back(waiting.take_due(Instant::now())),
             () = sleep_until(source_pause), if source_pause.is_some() => source_pause = None,
             // `Source::next` says that dropping it loses nothing.
             fetched = source.next(room), if room > 0 && source_pause.is_none() => match fetched {
@@ -154,7 +148,9 @@ pub async fn run(
 
     // Drain: what did not start goes back, what runs is finished.
     let now = Instant::now();
-    let unrun = ready.into_iter().map(|delivery| (Duration::ZERO, delivery));
+    let unrun = ready
+        .into_deliveries()
+        .map(|delivery| (Duration::ZERO, delivery));
     for (wait, delivery) in unrun.chain(waiting.into_deliveries(now)) {
         if let Err(error) = delivery.nak(wait).await {
             // It comes again by itself, later.

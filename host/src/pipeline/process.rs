@@ -4,12 +4,13 @@
 //! **Invariant**: nothing here is raced or dropped half-way: each step is awaited to its end.
 
 use std::collections::HashSet;
+use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::HandlerContext;
 use super::park::letter;
 use super::policy::{Failure, Outcome, classify};
+use super::{HandlerContext, order};
 use crate::fault;
 use crate::message::{Message, ShortHash};
 use crate::source::{Delivery, SourceError};
@@ -41,6 +42,13 @@ pub(crate) enum Processed {
         /// What was in the way.
         why: StoreError,
     },
+    /// Nothing was done: some have to wait behind earlier messages of their keys.
+    Behind {
+        /// All members, in their order.
+        batch: Vec<Member>,
+        /// For each, how long; `None` for those that may run.
+        waits: Vec<Option<Duration>>,
+    },
     /// Nothing of it stays, because its locks would have been held too long: run the first `fitting` alone.
     TooLong {
         /// All members, in their order.
@@ -67,7 +75,8 @@ pub(crate) async fn process(
     mut batch: Vec<Member>,
 ) -> (Option<Connection>, Processed) {
     // Begin: batches of one handler never overlap, or they would deadlock; single messages may.
-    let baton = if batch.len() > 1 {
+    let is_ordered = handler.config.order.is_some();
+    let baton = if batch.len() > 1 || is_ordered {
         Baton::Alone
     } else {
         Baton::Shared
@@ -81,11 +90,18 @@ pub(crate) async fn process(
 
     // A queue's rows are taken here, and come back if the transaction does not commit. What another host has in hand
     // is its own.
-    if let Err(why) = take_rows(&mut tx, &mut batch).await {
+    if let Err(why) = take_rows(&mut tx, &mut batch, is_ordered).await {
         return (tx.rollback().await, Processed::Again { batch, why });
     }
     if batch.is_empty() {
         return (tx.rollback().await, Processed::Settled);
+    }
+
+    // With `order_by`, what stands behind an earlier message of its key that waits is put off with it.
+    match order::waits(handler, &mut tx, &batch).await {
+        Ok(waits) if waits.iter().all(Option::is_none) => {}
+        Ok(waits) => return (tx.rollback().await, Processed::Behind { batch, waits }),
+        Err(why) => return (tx.rollback().await, Processed::Again { batch, why }),
     }
 
     // Claim.
@@ -99,6 +115,7 @@ pub(crate) async fn process(
     let mut outbox: Vec<OutboxRow> = Vec::new();
     let mut logs = Vec::new();
     let mut conflicts = 0;
+    let calls = fault::Calls::begin();
     for (index, claim) in claims.into_iter().enumerate() {
         let message = &batch[index].message;
         let attempt = match claim {
@@ -122,7 +139,9 @@ pub(crate) async fn process(
             let fitting = index;
             return (tx.rollback().await, Processed::TooLong { batch, fitting });
         }
-        let called = handler.component.call(tx, message, None, attempt).await;
+        let key = batch[index].delivery.order_key.as_deref();
+        calls.note(message.id.as_str(), attempt);
+        let called = handler.component.call(tx, message, key, attempt).await;
         fault::point("after-handler");
         match classify(&called) {
             Outcome::Commit => {
@@ -199,6 +218,7 @@ pub(crate) async fn process(
             );
         }
     };
+    calls.committed();
     fault::point("after-commit");
     handler.batch_committed(&batch, logs.len(), conflicts, begun.elapsed());
     for log in logs {
@@ -227,12 +247,7 @@ impl Member {
 
     fn conflict_letter(&self, handler: &HandlerContext, stored: ShortHash) -> DeadLetter {
         let failure = Failure::conflict(&self.message, self.payload_hash, stored);
-        letter(
-            handler,
-            &self.delivery.incoming,
-            Some(&self.message.id),
-            &failure,
-        )
+        letter(handler, &self.delivery, Some(&self.message.id), &failure)
     }
 
     /// Answers the source with what the commit proves.
@@ -248,7 +263,11 @@ impl Member {
 }
 
 /// Takes the rows of the embedded queue among the deliveries of `batch`, and drops the members whose row is not to be had.
-async fn take_rows(tx: &mut Tx, batch: &mut Vec<Member>) -> Result<(), StoreError> {
+async fn take_rows(
+    tx: &mut Tx,
+    batch: &mut Vec<Member>,
+    is_ordered: bool,
+) -> Result<(), StoreError> {
     let numbers: Vec<i64> = batch
         .iter()
         .filter_map(|member| member.delivery.queue_row)
@@ -256,13 +275,24 @@ async fn take_rows(tx: &mut Tx, batch: &mut Vec<Member>) -> Result<(), StoreErro
     if numbers.is_empty() {
         return Ok(());
     }
-    let taken: HashSet<i64> = tx.take_queue_rows(&numbers).await?.into_iter().collect();
-    batch.retain(|member| {
-        member
-            .delivery
-            .queue_row
-            .is_none_or(|number| taken.contains(&number))
-    });
+    let taken = match is_ordered {
+        false => tx.take_queue_rows(&numbers).await?,
+        true => tx.take_due_queue_rows(&numbers).await?,
+    };
+    let taken: HashSet<i64> = taken.into_iter().collect();
+    let is_ours = |member: &Member| {
+        let row = member.delivery.queue_row;
+        row.is_none_or(|number| taken.contains(&number))
+    };
+    let (ours, others): (Vec<Member>, Vec<Member>) =
+        std::mem::take(batch).into_iter().partition(is_ours);
+    *batch = ours;
+    if is_ordered {
+        // Gone, or waiting in the table until it is due.
+        others
+            .into_iter()
+            .for_each(|member| member.delivery.let_go());
+    }
     Ok(())
 }
 

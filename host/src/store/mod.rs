@@ -7,6 +7,7 @@
 mod connection;
 mod guard;
 mod migrations;
+mod order;
 mod postgres;
 mod records;
 mod session;
@@ -22,6 +23,7 @@ use std::path::PathBuf;
 
 pub use connection::Connection;
 pub use migrations::check_handler_migrations;
+pub use order::{PutOff, QueueHead};
 pub(crate) use session::Session;
 pub use session::{
     Attempt, Baton, Claim, ClaimAs, ClaimRequest, CommitError, Counters, DeadLetter,

@@ -23,7 +23,7 @@ use super::durable::{self, Opened};
 use super::hand::Hand;
 use crate::message::{Header, Incoming, Instant, Position};
 use crate::source::desk::{CloseOnDrop, Desk};
-use crate::source::{Delivery, SourceError};
+use crate::source::{Delivery, Place, SourceError};
 
 /// How long a pull waits for its one message.
 const LONG_PULL: Duration = Duration::from_secs(10);
@@ -60,6 +60,8 @@ pub(super) struct Fetcher {
     /// The consumer's own number of the last delivery: it only rises, unless the consumer was made anew.
     last_consumer_sequence: u64,
     turned_down: u32,
+    /// How often the stream was made anew.
+    generation: u32,
     /// How often the connection was lost while messages may have been on their way.
     cut_pulls: u64,
     pause_until: Option<Moment>,
@@ -102,6 +104,7 @@ impl Fetcher {
             doubtful: false,
             last_consumer_sequence: 0,
             turned_down: 0,
+            generation: 0,
             cut_pulls: 0,
             pause_until: None,
         })
@@ -247,6 +250,7 @@ impl Fetcher {
                 "the stream was deleted and made anew"
             );
             self.hand.orphan_all();
+            self.generation += 1;
         }
         self.hand.set_ack_wait(opened.ack_wait);
         self.opened = opened;
@@ -325,6 +329,10 @@ impl Fetcher {
             incoming,
             u64::try_from(delivered).unwrap_or(1),
             None,
+            Place {
+                generation: self.generation,
+                number: stream_sequence,
+            },
             answer,
         ));
     }

@@ -170,6 +170,8 @@ impl Answer for JetStreamAnswer {
         let delay = Some(delay).filter(|delay| !delay.is_zero());
         Box::pin(self.send(AckKind::Nak(delay)))
     }
+
+    fn let_go(self: Box<Self>) {}
 }
 
 impl Drop for JetStreamAnswer {
