@@ -336,7 +336,7 @@ fn checked_text(file: &Path, handlers: &[CheckedHandler]) -> String {
     for handler in handlers {
         text.push_str(&format!(
             "handler `{}`\n  component  {} ({} bytes, contract {}, sha256 {})\n  imports    {}\n  source     {} ({})\n  \
-             consumer   {}\n  message id {}\n  limits     memory {}, cpu {:?}, time {:?}, rows {}\n  lanes      {}\n  \
+             consumer   {}\n  message id {}\n{}  limits     memory {}, cpu {:?}, time {:?}, rows {}\n  lanes      {}\n  \
              batch      up to {}, {:?} at the most\n  \
              retry      {}, {:?}..{:?} between them\n  migrations {}\n",
             handler.name,
@@ -353,6 +353,11 @@ fn checked_text(file: &Path, handlers: &[CheckedHandler]) -> String {
             handler.source_kind,
             handler.consumer,
             handler.message_id.join(", "),
+            match (&handler.order_by, handler.on_dead) {
+                (Some(by), Some(on_dead)) =>
+                    format!("  order      by {by}; after a dead letter {on_dead}\n"),
+                _ => String::new(),
+            },
             size(handler.limits.memory_bytes),
             Duration::from_millis(handler.limits.cpu_ms),
             Duration::from_millis(handler.limits.time_ms),

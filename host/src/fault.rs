@@ -2,10 +2,17 @@
 //!
 //! `HAPAX_FAULT_POINT=after-commit:3` kills the process with SIGKILL when it reaches `after-commit` for the third
 //! time; before that it writes the point's name to the file `HAPAX_FAULT_FILE`, so that a test can prove where it died.
+//!
+//! `HAPAX_FAULT_RETRY=0.05:7` fails every twentieth call of a handler, on average, as if it had asked for a retry; which ones
+//! follows from the seed 7. `HAPAX_FAULT_CALLS` names a file to which a line is added for each call of a handler, also of those
+//! that are rolled back (`call TRANSACTION MESSAGE-ID ATTEMPT`), and one for each commit (`commit TRANSACTION`).
 
 use std::io::Write as _;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use rand::rngs::StdRng;
+use rand::{RngExt as _, SeedableRng as _};
 
 /// The points, in the order in which a message passes them.
 pub const POINTS: [&str; 8] = [
@@ -26,6 +33,13 @@ struct Armed {
 }
 
 static ARMED: OnceLock<Option<Armed>> = OnceLock::new();
+static FAILING: OnceLock<Failing> = OnceLock::new();
+static CALLS: OnceLock<std::fs::File> = OnceLock::new();
+
+struct Failing {
+    probability: f64,
+    random: Mutex<StdRng>,
+}
 
 /// Reads the environment. Call once at start; until then no point does anything.
 ///
@@ -60,7 +74,79 @@ pub fn arm_from_environment() -> Result<(), String> {
         }
     };
     let _ = ARMED.set(armed);
+    if let Ok(text) = std::env::var("HAPAX_FAULT_RETRY") {
+        let failing = text
+            .split_once(':')
+            .and_then(|(probability, seed)| {
+                Some((probability.parse::<f64>().ok()?, seed.parse().ok()?))
+            })
+            .filter(|(probability, _)| (0.0..=1.0).contains(probability));
+        let Some((probability, seed)) = failing else {
+            return Err(format!(
+                "`HAPAX_FAULT_RETRY`: `{text}` is not a probability and a seed, such as `0.05:7`"
+            ));
+        };
+        let random = Mutex::new(StdRng::seed_from_u64(seed));
+        let _ = FAILING.set(Failing {
+            probability,
+            random,
+        });
+    }
+    if let Some(path) = std::env::var_os("HAPAX_FAULT_CALLS") {
+        let file = std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&path)
+            .map_err(|error| {
+                format!("`HAPAX_FAULT_CALLS`: `{}`: {error}", path.to_string_lossy())
+            })?;
+        let _ = CALLS.set(file);
+    }
     Ok(())
+}
+
+/// True if this call of a handler is one of those that are to fail.
+pub(crate) fn fails_this_call() -> bool {
+    FAILING.get().is_some_and(|failing| {
+        let mut random = failing
+            .random
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        random.random_bool(failing.probability)
+    })
+}
+
+/// Takes down the handler's calls of one transaction, if a test wants to know.
+pub(crate) struct Calls {
+    number: u64,
+}
+
+impl Calls {
+    /// A transaction that is about to call its handler.
+    pub(crate) fn begin() -> Self {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        Self {
+            number: NUMBER.fetch_add(1, Ordering::Relaxed),
+        }
+    }
+
+    /// The handler is about to be called.
+    pub(crate) fn note(&self, message_id: &str, attempt: u32) {
+        self.line("call", format_args!(" {message_id} {attempt}"));
+    }
+
+    /// The transaction is committed.
+    pub(crate) fn committed(&self) {
+        self.line("commit", format_args!(""));
+    }
+
+    fn line(&self, what: &str, rest: std::fmt::Arguments<'_>) {
+        if let Some(mut file) = CALLS.get() {
+            // In one write: other hosts add to the same file.
+            let line = format!("{what} {}-{}{rest}\n", std::process::id(), self.number);
+            let _ = file.write_all(line.as_bytes());
+        }
+    }
 }
 
 /// Dies here, if this point is armed and reached for the n-th time.

@@ -43,6 +43,11 @@ impl MessageId {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// Returns the id's text, owned.
+    pub(crate) fn into_text(self) -> String {
+        self.0
+    }
 }
 
 impl fmt::Display for MessageId {

@@ -40,6 +40,7 @@ fn options(nats: &Nats) -> JetStreamOptions {
         consumer: "c".into(),
         start: Start::All,
         in_hand_max: 64,
+        in_order: false,
     }
 }
 
@@ -170,6 +171,7 @@ async fn park(store: &TestStore, delivery: &Delivery) -> Parked {
         class: FailureClass::MissingId,
         reason: "a test".into(),
         component: None,
+        order_key: None,
     };
     let mut tx = store.begin().await;
     tx.bury(&letter, None).await.unwrap();
@@ -865,6 +867,7 @@ async fn credentials_in_the_url_are_used_and_never_shown() {
             consumer: "c".into(),
             start: Start::All,
             in_hand_max: 1,
+            in_order: false,
         };
         JetStream::connect(&options).await.map(|_| ())
     };

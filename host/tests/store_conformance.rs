@@ -134,6 +134,7 @@ fn letter(position: &str) -> DeadLetter {
         class: FailureClass::Rejected,
         reason: "no".into(),
         component: None,
+        order_key: None,
     }
 }
 

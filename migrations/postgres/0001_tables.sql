@@ -61,9 +61,12 @@ CREATE TABLE hapax.dead_letters (
     attempts json NOT NULL,
     component integer,
     dead_at timestamptz NOT NULL DEFAULT now(),
+    -- The value of `order_by`, if the handler has it and the message had one.
+    order_key text COLLATE "C",
     -- Keeps a message without a claimable id from being written twice.
     UNIQUE (consumer, source, position)
 );
+CREATE INDEX dead_letters_keys ON hapax.dead_letters (consumer, order_key) WHERE order_key IS NOT NULL;
 
 -- Messages that handlers published, in the order of writing. `headers` has the form that `hapax.queue` has.
 CREATE TABLE hapax.outbox (
@@ -100,9 +103,13 @@ CREATE TABLE hapax.queue (
     content_type text,
     payload bytea NOT NULL DEFAULT '',
     enqueued_at timestamptz NOT NULL DEFAULT now(),
-    due_at timestamptz NOT NULL DEFAULT now()
+    due_at timestamptz NOT NULL DEFAULT now(),
+    -- The value of `order_by` of a row that was put off: a failed message that waits for its next run, or one that stands
+    -- behind it. No row of the same key with a larger number runs before it.
+    order_key text COLLATE "C"
 );
 CREATE INDEX queue_order ON hapax.queue (queue, number);
+CREATE INDEX queue_keys ON hapax.queue (queue, order_key, number) WHERE order_key IS NOT NULL;
 
 -- The handlers' own migrations that were applied, with the SHA-256 of each file.
 CREATE TABLE hapax.handler_migrations (

@@ -55,8 +55,10 @@ CREATE TABLE hapax_dead_letters (
     attempts TEXT NOT NULL,
     component INTEGER,
     dead_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')),
+    order_key TEXT,
     UNIQUE (consumer, source, position)
 ) STRICT;
+CREATE INDEX hapax_dead_letters_keys ON hapax_dead_letters (consumer, order_key) WHERE order_key IS NOT NULL;
 
 CREATE TABLE hapax_outbox (
     -- AUTOINCREMENT: a number is never used again, also after its row is gone.
@@ -93,9 +95,11 @@ CREATE TABLE hapax_queue (
     content_type TEXT,
     payload ANY NOT NULL DEFAULT x'',
     enqueued_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')),
-    due_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')) CHECK (julianday(due_at) IS NOT NULL)
+    due_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')) CHECK (julianday(due_at) IS NOT NULL),
+    order_key TEXT
 ) STRICT;
 CREATE INDEX hapax_queue_order ON hapax_queue (queue, number);
+CREATE INDEX hapax_queue_keys ON hapax_queue (queue, order_key, number) WHERE order_key IS NOT NULL;
 
 CREATE TABLE hapax_handler_migrations (
     handler TEXT NOT NULL,

@@ -33,6 +33,10 @@ pub struct CheckedHandler {
     pub consumer: String,
     /// The places where the message id is looked for, in order.
     pub message_id: Vec<String>,
+    /// Where the key stands whose messages run in the source's order.
+    pub order_by: Option<String>,
+    /// What a dead letter means for later messages of its key: `continue` or `hold`.
+    pub on_dead: Option<&'static str>,
     /// What one call may use.
     pub limits: CheckedLimits,
     /// Connections on which messages run.
@@ -142,6 +146,8 @@ pub async fn check(config: &Config) -> Result<Vec<CheckedHandler>, CommandError>
                     .iter()
                     .map(ToString::to_string)
                     .collect(),
+                order_by: handler.order.as_ref().map(|order| order.by.to_string()),
+                on_dead: handler.order.as_ref().map(|order| order.on_dead.as_str()),
                 limits: CheckedLimits {
                     memory_bytes: handler.limits.memory_bytes as u64,
                     cpu_ms: milliseconds(handler.limits.cpu),

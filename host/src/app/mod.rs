@@ -65,5 +65,6 @@ fn jetstream_options(stream: &JetStreamConfig, handler: &HandlerConfig) -> JetSt
         consumer: handler.consumer.clone(),
         start: handler.start.unwrap_or(Start::All),
         in_hand_max: in_hand_max(handler),
+        in_order: handler.order.is_some(),
     }
 }

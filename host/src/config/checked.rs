@@ -11,7 +11,7 @@ use super::problem::{ConfigError, Problem};
 use super::section::Section;
 use crate::handler::{ConfigTable, Limits};
 use crate::message::Instant;
-use crate::source::identity::IdPlaces;
+use crate::source::identity::{IdPlaces, KeyPlace};
 use crate::source::jetstream::Start;
 
 /// How long running batches may take to finish after SIGTERM.
@@ -169,6 +169,34 @@ pub struct Batch {
     pub max_hold: Duration,
 }
 
+/// In which order messages run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Order {
+    /// Where a message's key stands: those of one key run one at a time, in the source's order.
+    pub by: KeyPlace,
+    /// What a dead letter means for the messages of its key that come after it.
+    pub on_dead: OnDead,
+}
+
+/// What a dead letter means for the messages of its key that come after it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnDead {
+    /// They go on without it.
+    Continue,
+    /// They wait until it is gone from the dead letters.
+    Hold,
+}
+
+impl OnDead {
+    /// Returns the word of the configuration.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Continue => "continue",
+            Self::Hold => "hold",
+        }
+    }
+}
+
 /// A component and how it is run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HandlerConfig {
@@ -184,6 +212,8 @@ pub struct HandlerConfig {
     pub start: Option<Start>,
     /// Where the message id stands.
     pub message_id: IdPlaces,
+    /// In which order messages run; `None` for any.
+    pub order: Option<Order>,
     /// Whether ids are claimed.
     pub dedup: Dedup,
     /// What happens to another payload under a claimed id.
@@ -582,6 +612,7 @@ fn check_handler(
             "leave one of the two out".to_owned(),
         );
     }
+    let order = check_order(&section, dedup);
     let retry = check_retry(&section);
     let limits = check_limits(&section);
     let lanes = match section.integer("lanes", 1..=64) {
@@ -619,6 +650,7 @@ fn check_handler(
         consumer: consumer.to_owned(),
         start,
         message_id: message_id?,
+        order,
         dedup,
         conflict,
         retry,
@@ -723,6 +755,53 @@ fn check_message_id(
             None
         }
     }
+}
+
+fn check_order(section: &Section<'_>, dedup: Dedup) -> Option<Order> {
+    let by = section.text("order_by");
+    let on_dead = match section.text("on_dead") {
+        Some(_) if by.is_none() => {
+            section.problem(
+                "on_dead",
+                "means nothing without `order_by`",
+                "leave `on_dead` out, or name the key's place: `order_by = \"json:/account\"`"
+                    .to_owned(),
+            );
+            return None;
+        }
+        None | Some("continue") => OnDead::Continue,
+        Some("hold") => OnDead::Hold,
+        Some(other) => {
+            section.problem(
+                "on_dead",
+                format!("`{other}` is not a way to treat the messages behind a dead letter"),
+                "write `\"continue\"` or `\"hold\"`".to_owned(),
+            );
+            return None;
+        }
+    };
+    let by = match KeyPlace::parse(by?) {
+        Ok(by) => by,
+        Err(text) => {
+            section.problem(
+                "order_by",
+                text,
+                "the places of a key are `header:NAME`, `header:A+B` and `json:/pointer`"
+                    .to_owned(),
+            );
+            return None;
+        }
+    };
+    if dedup == Dedup::Off {
+        // A late redelivery of a message that is done would run again, after newer ones of its key.
+        section.problem(
+            "order_by",
+            "no order can be kept with `dedup = \"off\"`: a late redelivery runs after newer messages of its key",
+            "leave out one of the two".to_owned(),
+        );
+        return None;
+    }
+    Some(Order { by, on_dead })
 }
 
 fn check_retry(section: &Section<'_>) -> Retry {

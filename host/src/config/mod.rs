@@ -9,7 +9,7 @@ mod section;
 mod units;
 
 pub use checked::{
-    Batch, Config, ConflictPolicy, Dedup, HandlerConfig, JetStreamConfig, Retry, SourceConfig,
-    SourceKind, StoreConfig,
+    Batch, Config, ConflictPolicy, Dedup, HandlerConfig, JetStreamConfig, OnDead, Order, Retry,
+    SourceConfig, SourceKind, StoreConfig,
 };
 pub use problem::{ConfigError, Problem};

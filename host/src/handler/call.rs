@@ -20,6 +20,7 @@ use super::log::LogLines;
 use super::outbox::Outbox;
 use super::state::{Limiter, Meter, Refused, State, TABLE_ELEMENTS_MAX};
 use super::{Called, HandlerOptions, LoadError, Verdict, text};
+use crate::fault;
 use crate::message::{ComponentDigest, Message};
 use crate::store::Tx;
 
@@ -99,6 +100,18 @@ impl Handler {
         key: Option<&str>,
         attempt: u32,
     ) -> Called {
+        if fault::fails_this_call() {
+            return Called {
+                tx: Some(tx),
+                verdict: Verdict::Retry {
+                    reason: "failed by the host, for a test".into(),
+                    delay: None,
+                },
+                published: Vec::new(),
+                log: LogLines::new(&self.options.name, message.id.as_str(), attempt),
+                cpu: Duration::ZERO,
+            };
+        }
         let limits = &self.options.limits;
         let lowered = lower_message(message, key, attempt);
         let state = State {

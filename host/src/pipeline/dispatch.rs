@@ -1,6 +1,6 @@
 //! Hands a handler's deliveries to its lanes, and holds those that wait for a retry.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::HandlerContext;
 use super::lane::Lane;
+use super::order::Ready;
 use crate::config::HandlerConfig;
 use crate::fault;
 use crate::news::News;
@@ -60,20 +61,6 @@ pub fn in_hand_max(handler: &HandlerConfig) -> usize {
     (handler.batch.max * BATCHES_IN_HAND + handler.lanes).max(IN_HAND_MIN)
 }
 
-/// Returns how many of the messages that wait make the next batch of at most `size`, and whether it is full.
-fn batch_length(ready: &VecDeque<Delivery>, size: usize) -> (usize, bool) {
-    let mut bytes = 0;
-    let count = ready
-        .iter()
-        .take(size)
-        .take_while(|delivery| {
-            bytes += delivery.incoming.payload.len();
-            bytes <= BATCH_BYTES_MAX
-        })
-        .count();
-    (count.max(1), count >= size || count < ready.len())
-}
-
 /// Runs a handler's pipeline until it is told to stop. Await it to the end.
 ///
 /// At the drain, deliveries that were not run yet are given back, uncharged; those that wait for a retry with what is left
@@ -101,7 +88,7 @@ pub async fn run(
     let in_hand_max = in_hand_max(&handler.config);
     let mut free: Vec<usize> = (0..lanes.len()).rev().collect();
     let mut running = vec![0; lanes.len()];
-    let mut ready: VecDeque<Delivery> = VecDeque::new();
+    let mut ready = Ready::new(handler.config.order.clone());
     let mut waiting = Waiting::default();
     let mut source_pause: Option<Instant> = None;
     let mut source_news = News::default();
@@ -109,10 +96,10 @@ pub async fn run(
     let mut slow_from: Vec<Option<Instant>> = vec![None; lanes.len()];
     loop {
         let mut gather = None;
-        while let (Some(lane), true) = (free.last().copied(), !ready.is_empty()) {
-            let (length, is_full) = batch_length(&ready, handler.sizes.next());
+        while let Some(lane) = free.last().copied() {
+            let size = handler.sizes.next();
             let now = Instant::now();
-            if !is_full {
+            if !ready.fills(size, BATCH_BYTES_MAX) {
                 gather = slow_from
                     .iter()
                     .flatten()
@@ -123,8 +110,11 @@ pub async fn run(
                     break;
                 }
             }
+            let batch = ready.next_batch(lane, size, BATCH_BYTES_MAX);
+            if batch.is_empty() {
+                break;
+            }
             slow_from[lane] = Some(now + GATHER);
-            let batch: Vec<Delivery> = ready.drain(..length).collect();
             free.pop();
             running[lane] = batch.len();
             if lanes[lane].0.send(batch).await.is_err() {
@@ -144,11 +134,14 @@ pub async fn run(
                 running[lane] = 0;
                 slow_from[lane] = None;
                 for (wait, delivery) in report.retries {
+                    ready.hold_behind(&delivery);
                     waiting.push(Instant::now() + wait, delivery);
                 }
+                ready.extend(report.behind);
+                ready.lane_is_done(lane);
             }
             // Dropped timers are made anew.
-            () = sleep_until(waiting.next_due()) => ready.extend(waiting.take_due(Instant::now())),
+            () = sleep_until(waiting.next_due()) => ready.take_back(waiting.take_due(Instant::now())),
             () = sleep_until(gather), if gather.is_some() => {}
             () = sleep_until(source_pause), if source_pause.is_some() => source_pause = None,
             // `Source::next` says that dropping it loses nothing.
@@ -187,7 +180,9 @@ pub async fn run(
 
     // Drain: what did not start goes back, what runs is finished.
     let now = Instant::now();
-    let unrun = ready.into_iter().map(|delivery| (Duration::ZERO, delivery));
+    let unrun = ready
+        .into_deliveries()
+        .map(|delivery| (Duration::ZERO, delivery));
     for (wait, delivery) in unrun.chain(waiting.into_deliveries(now)) {
         if let Err(error) = delivery.nak(wait).await {
             // It comes again by itself, later.

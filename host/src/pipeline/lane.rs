@@ -12,12 +12,13 @@ use tokio::sync::mpsc;
 use super::HandlerContext;
 use super::batch::{around, halves, without_twins};
 use super::dispatch::Drain;
+use super::order;
 use super::park::{Doomed, Parking, park};
 use super::policy::Failure;
 use super::process::{Member, Processed, process};
 use crate::message::{Message, ShortHash};
 use crate::source::Delivery;
-use crate::store::{Connection, SessionOptions, StoreError};
+use crate::store::{Connection, PutOff, SessionOptions, StoreError};
 use crate::text::one_line;
 
 /// The longest wait for a lock: above it a claim counts as in flight elsewhere.
@@ -25,6 +26,8 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 /// How much longer than a whole call the database lets one statement run. The call's own limit must come first: it is what
 /// the message is charged with, whatever the handler makes of an error. This one ends what is left of the statement.
 const STATEMENT_MARGIN: Duration = Duration::from_secs(1);
+/// How long a row of a queue is out of other hosts' sight while its failure is being charged, at the most.
+const CHARGE_WAIT_MAX: Duration = Duration::from_secs(1);
 /// The first pause before something is run again that nobody is charged for.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 /// The longest such pause.
@@ -36,6 +39,8 @@ pub(super) struct Report {
     /// To be run again after a wait; held, and kept alive at the source, until then. All others are answered, or dropped so
     /// that the source delivers them again.
     pub(super) retries: Vec<(Duration, Delivery)>,
+    /// With `order_by`: they stand behind one of `retries`, and did not run.
+    pub(super) behind: Vec<Delivery>,
 }
 
 /// Puts parts of a batch back in front of what waits, in their order.
@@ -94,7 +99,10 @@ impl Lane {
                 Err(doomed) => self.give_up_on(doomed).await,
             }
         }
-        let mut work: VecDeque<Vec<Member>> = without_twins(members).into();
+        let mut work: VecDeque<Vec<Member>> = match self.handler.config.order {
+            None => without_twins(members).into(),
+            Some(_) => order::cut_at_twins(members).into(),
+        };
         let mut pause = Pause::default();
         let mut is_first = true;
         while let Some(batch) = work.pop_front() {
@@ -104,6 +112,17 @@ impl Lane {
                 return report;
             }
             is_first = false;
+            let batch = if self.handler.config.order.is_some() {
+                let held = report.retries.iter().map(|(_, delivery)| delivery);
+                let (rest, behind) = order::without_followers(batch, held);
+                report.behind.extend(behind);
+                if rest.is_empty() {
+                    continue;
+                }
+                rest
+            } else {
+                batch
+            };
             let Some(connection) = self.connection().await else {
                 // Dropped unrun and uncharged, like all that follows: the source delivers it again.
                 return report;
@@ -127,6 +146,10 @@ impl Lane {
                         work.push_front(batch);
                     }
                     pause.wait().await;
+                }
+                Processed::Behind { batch, waits } => {
+                    let rest = self.put_off(batch, waits, &mut report).await;
+                    again(&mut work, [rest]);
                 }
                 Processed::TooLong { mut batch, fitting } => {
                     self.handler.sizes.too_long(fitting);
@@ -161,6 +184,57 @@ impl Lane {
         }
     }
 
+    /// Has the members for which `waits` holds a time wait behind an earlier message of their key, uncharged; returns the
+    /// others. Rows of a queue wait in their table, deliveries of a stream in this host.
+    async fn put_off(
+        &mut self,
+        batch: Vec<Member>,
+        waits: Vec<Option<Duration>>,
+        report: &mut Report,
+    ) -> Vec<Member> {
+        let mut rest = Vec::new();
+        let mut in_table = Vec::new();
+        let mut rows = Vec::new();
+        for (member, wait) in batch.into_iter().zip(waits) {
+            match wait {
+                None => rest.push(member),
+                Some(wait) => match order::put_off(&member.delivery, wait) {
+                    None => report.retries.push((wait, member.delivery)),
+                    Some(row) => {
+                        rows.push(row);
+                        in_table.push(member.delivery);
+                    }
+                },
+            }
+        }
+        if !rows.is_empty() && self.write_put_off(&rows).await.is_some() {
+            in_table.into_iter().for_each(Delivery::let_go);
+        }
+        rest
+    }
+
+    /// Writes when rows of the queue come again. Returns the numbers of those that are there; `None` when the host drains
+    /// before it could.
+    async fn write_put_off(&mut self, rows: &[PutOff]) -> Option<Vec<i64>> {
+        let mut pause = Pause::default();
+        loop {
+            let mut connection = self.connection().await?;
+            match connection.put_off_queue_rows(rows).await {
+                Ok(here) => {
+                    self.connection = Some(connection);
+                    return Some(here);
+                }
+                Err(why) => {
+                    self.outage.note(&self.handler, &why);
+                    if self.drain.is_draining() {
+                        return None;
+                    }
+                    pause.wait().await;
+                }
+            }
+        }
+    }
+
     fn identify(&self, delivery: Delivery) -> Result<Member, Box<Doomed>> {
         match self.handler.config.message_id.find(&delivery.incoming) {
             Ok(id) => Ok(Member {
@@ -182,6 +256,21 @@ impl Lane {
 
     /// Charges a failure to its message: records the attempt, then holds the message for a retry or gives up on it.
     async fn charge(&mut self, member: Member, failure: Failure, report: &mut Report) {
+        let retry = self.handler.config.retry;
+        // With `order_by` a row of a queue waits in its table, where other hosts find it: from now on, so that none runs it
+        // while it is being charged.
+        let row = match self.handler.config.order {
+            None => None,
+            Some(_) => order::put_off(&member.delivery, retry.backoff_min.min(CHARGE_WAIT_MAX)),
+        };
+        if let Some(row) = &row {
+            match self.write_put_off(std::slice::from_ref(row)).await {
+                None => return,
+                // Another host finished it meanwhile.
+                Some(here) if here.is_empty() => return member.delivery.let_go(),
+                Some(_) => {}
+            }
+        }
         let mut pause = Pause::default();
         let attempt = loop {
             let Some(mut connection) = self.connection().await else {
@@ -210,7 +299,6 @@ impl Lane {
                 }
             }
         };
-        let retry = &self.handler.config.retry;
         if failure.is_final() || attempt >= retry.attempts {
             return self.give_up_on(doomed(member, failure)).await;
         }
@@ -227,7 +315,15 @@ impl Lane {
             wait = ?wait,
             "failed, will be retried"
         );
-        report.retries.push((wait, member.delivery));
+        match row {
+            None => report.retries.push((wait, member.delivery)),
+            Some(row) => {
+                let row = PutOff { wait, ..row };
+                if self.write_put_off(&[row]).await.is_some() {
+                    member.delivery.let_go();
+                }
+            }
+        }
     }
 
     async fn give_up_on(&mut self, mut doomed: Box<Doomed>) {

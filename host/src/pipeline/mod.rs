@@ -9,6 +9,7 @@ mod counters;
 mod dispatch;
 mod lane;
 mod observer;
+mod order;
 mod park;
 mod policy;
 mod process;

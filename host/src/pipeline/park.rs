@@ -4,7 +4,7 @@ use super::HandlerContext;
 use super::policy::Failure;
 use crate::config::Dedup;
 use crate::fault;
-use crate::message::{Incoming, Message, MessageId, ShortHash};
+use crate::message::{Message, MessageId, ShortHash};
 use crate::source::Delivery;
 use crate::store::{Claim, ClaimRequest, CommitError, Connection, DeadLetter, StoreError, Tx};
 
@@ -59,7 +59,7 @@ pub(super) async fn park(
         _ => None,
     };
     let id = doomed.identity.as_ref().map(|(message, _)| &message.id);
-    let letter = letter(handler, &doomed.delivery.incoming, id, &doomed.failure);
+    let letter = letter(handler, &doomed.delivery, id, &doomed.failure);
     let found = match tx.bury(&letter, request.as_ref()).await {
         Ok(found) => found,
         Err(why) => return (tx.rollback().await, Parking::Again(doomed, why)),
@@ -124,10 +124,11 @@ pub(super) async fn park(
 /// Puts a dead letter together.
 pub(super) fn letter(
     handler: &HandlerContext,
-    incoming: &Incoming,
+    delivery: &Delivery,
     id: Option<&MessageId>,
     failure: &Failure,
 ) -> DeadLetter {
+    let incoming = &delivery.incoming;
     DeadLetter {
         consumer: handler.consumer.clone(),
         handler: handler.name.clone(),
@@ -142,5 +143,6 @@ pub(super) fn letter(
         class: failure.class,
         reason: failure.reason.clone(),
         component: Some(handler.component.digest()),
+        order_key: delivery.order_key.as_deref().map(str::to_owned),
     }
 }

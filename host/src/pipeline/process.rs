@@ -6,10 +6,10 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use super::HandlerContext;
 use super::batch::Took;
 use super::park::letter;
 use super::policy::{Failure, Outcome, classify};
+use super::{HandlerContext, order};
 use crate::fault;
 use crate::message::{Message, ShortHash};
 use crate::source::{Delivery, SourceError};
@@ -41,6 +41,13 @@ pub(crate) enum Processed {
         /// What was in the way.
         why: StoreError,
     },
+    /// Nothing was done: some have to wait behind earlier messages of their keys.
+    Behind {
+        /// All members, in their order.
+        batch: Vec<Member>,
+        /// For each, how long; `None` for those that may run.
+        waits: Vec<Option<Duration>>,
+    },
     /// Nothing of it stays, because its locks would have been held too long: run the first `fitting` alone.
     TooLong {
         /// All members, in their order.
@@ -67,8 +74,9 @@ pub(crate) async fn process(
     mut batch: Vec<Member>,
 ) -> (Option<Connection>, Processed) {
     // Begin: batches of one handler never overlap, or they would deadlock.
+    let is_ordered = handler.config.order.is_some();
     let baton = match batch.len() {
-        1 if handler.sizes.is_apart() => Baton::Shared,
+        1 if handler.sizes.is_apart() && !is_ordered => Baton::Shared,
         1 => Baton::Alone,
         _ => Baton::AloneForBatch,
     };
@@ -81,11 +89,18 @@ pub(crate) async fn process(
 
     // A queue's rows are taken here, and come back if the transaction does not commit. What another host has in hand
     // is its own.
-    if let Err(why) = take_rows(&mut tx, &mut batch).await {
+    if let Err(why) = take_rows(&mut tx, &mut batch, is_ordered).await {
         return (tx.rollback().await, Processed::Again { batch, why });
     }
     if batch.is_empty() {
         return (tx.rollback().await, Processed::Settled);
+    }
+
+    // With `order_by`, what stands behind an earlier message of its key that waits is put off with it.
+    match order::waits(handler, &mut tx, &batch).await {
+        Ok(waits) if waits.iter().all(Option::is_none) => {}
+        Ok(waits) => return (tx.rollback().await, Processed::Behind { batch, waits }),
+        Err(why) => return (tx.rollback().await, Processed::Again { batch, why }),
     }
 
     // Claim.
@@ -100,6 +115,7 @@ pub(crate) async fn process(
     let mut logs = Vec::new();
     let mut conflicts = 0;
     let mut calling = Duration::ZERO;
+    let calls = fault::Calls::begin();
     for (index, claim) in claims.into_iter().enumerate() {
         let message = &batch[index].message;
         let attempt = match claim {
@@ -123,8 +139,10 @@ pub(crate) async fn process(
             let fitting = index;
             return (tx.rollback().await, Processed::TooLong { batch, fitting });
         }
+        let key = batch[index].delivery.order_key.as_deref();
+        calls.note(message.id.as_str(), attempt);
         let started = Instant::now();
-        let called = handler.component.call(tx, message, None, attempt).await;
+        let called = handler.component.call(tx, message, key, attempt).await;
         calling += started.elapsed();
         fault::point("after-handler");
         match classify(&called) {
@@ -202,6 +220,7 @@ pub(crate) async fn process(
             );
         }
     };
+    calls.committed();
     fault::point("after-commit");
     let took = Took {
         size: batch.len(),
@@ -238,12 +257,7 @@ impl Member {
 
     fn conflict_letter(&self, handler: &HandlerContext, stored: ShortHash) -> DeadLetter {
         let failure = Failure::conflict(&self.message, self.payload_hash, stored);
-        letter(
-            handler,
-            &self.delivery.incoming,
-            Some(&self.message.id),
-            &failure,
-        )
+        letter(handler, &self.delivery, Some(&self.message.id), &failure)
     }
 
     /// Answers the source with what the commit proves.
@@ -259,7 +273,11 @@ impl Member {
 }
 
 /// Takes the rows of the embedded queue among the deliveries of `batch`, and drops the members whose row is not to be had.
-async fn take_rows(tx: &mut Tx, batch: &mut Vec<Member>) -> Result<(), StoreError> {
+async fn take_rows(
+    tx: &mut Tx,
+    batch: &mut Vec<Member>,
+    is_ordered: bool,
+) -> Result<(), StoreError> {
     let numbers: Vec<i64> = batch
         .iter()
         .filter_map(|member| member.delivery.queue_row)
@@ -267,13 +285,24 @@ async fn take_rows(tx: &mut Tx, batch: &mut Vec<Member>) -> Result<(), StoreErro
     if numbers.is_empty() {
         return Ok(());
     }
-    let taken: HashSet<i64> = tx.take_queue_rows(&numbers).await?.into_iter().collect();
-    batch.retain(|member| {
-        member
-            .delivery
-            .queue_row
-            .is_none_or(|number| taken.contains(&number))
-    });
+    let taken = match is_ordered {
+        false => tx.take_queue_rows(&numbers).await?,
+        true => tx.take_due_queue_rows(&numbers).await?,
+    };
+    let taken: HashSet<i64> = taken.into_iter().collect();
+    let is_ours = |member: &Member| {
+        let row = member.delivery.queue_row;
+        row.is_none_or(|number| taken.contains(&number))
+    };
+    let (ours, others): (Vec<Member>, Vec<Member>) =
+        std::mem::take(batch).into_iter().partition(is_ours);
+    *batch = ours;
+    if is_ordered {
+        // Gone, or waiting in the table until it is due.
+        others
+            .into_iter()
+            .for_each(|member| member.delivery.let_go());
+    }
     Ok(())
 }
 

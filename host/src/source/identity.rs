@@ -135,6 +135,44 @@ impl IdPlace {
     }
 }
 
+/// Where a message's key stands: messages of one key run in the source's order (`order_by`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyPlace(IdPlace);
+
+impl KeyPlace {
+    /// Reads the place as it stands in the configuration: `header:NAME`, `header:A+B` or `json:/pointer`.
+    ///
+    /// # Errors
+    /// What is wrong with it and what to write instead.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        if !["header:", "json:", "stream-sequence", "queue:id"]
+            .iter()
+            .any(|known| text.starts_with(known))
+        {
+            return Err(format!("`{text}` is no place for a key"));
+        }
+        match IdPlace::parse(text)? {
+            place @ (IdPlace::Headers(_) | IdPlace::JsonPointer(_)) => Ok(Self(place)),
+            // Each message has one of its own, so nothing would be put in order.
+            IdPlace::StreamSequence | IdPlace::QueueId => Err(format!(
+                "`{text}` differs from message to message, so no two would have a key in common"
+            )),
+        }
+    }
+
+    /// Returns the key of `incoming`: 1 to 1,024 bytes, without NUL. `None` if the place holds none that can be used; the
+    /// rules are those of message ids.
+    pub fn find(&self, incoming: &Incoming) -> Option<String> {
+        self.0.look(incoming).ok().map(MessageId::into_text)
+    }
+}
+
+impl fmt::Display for KeyPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 /// The places of a handler, in the order in which they are looked at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdPlaces(Vec<IdPlace>);

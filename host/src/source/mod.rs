@@ -68,6 +68,17 @@ pub(crate) trait Answer: Send + Sync {
     fn term(self: Box<Self>) -> BoxFuture<'static, Result<(), SourceError>>;
     /// Again, after a delay.
     fn nak(self: Box<Self>, delay: Duration) -> BoxFuture<'static, Result<(), SourceError>>;
+    /// In hand no more: the source itself knows whether and when it comes again.
+    fn let_go(self: Box<Self>);
+}
+
+/// Where a message stands in its source: of two, the one with the smaller place comes first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// Counts, within this process, how often the stream was made anew: its numbers begin again.
+    pub generation: u32,
+    /// The row's number, or the sequence in the stream.
+    pub number: u64,
 }
 
 /// One attempt at handing a message over. While it exists, the source is told that it is being worked on
@@ -79,6 +90,10 @@ pub struct Delivery {
     pub delivered: u64,
     /// The row's number, if the source is the embedded queue: it is taken inside the message's transaction.
     pub queue_row: Option<i64>,
+    /// Where it stands in the source's order.
+    pub place: Place,
+    /// The value of `order_by`; absent until the pipeline has looked for it, and where there is none.
+    pub(crate) order_key: Option<Arc<str>>,
     answer: Box<dyn Answer>,
 }
 
@@ -97,14 +112,23 @@ impl Delivery {
         incoming: Incoming,
         delivered: u64,
         queue_row: Option<i64>,
+        place: Place,
         answer: Box<dyn Answer>,
     ) -> Self {
         Self {
             incoming: Arc::new(incoming),
             delivered,
             queue_row,
+            place,
+            order_key: None,
             answer,
         }
+    }
+
+    /// Has it in hand no more, without an answer: its row is gone, or says itself when it is due. (From a broker it comes
+    /// again after the ack wait.)
+    pub(crate) fn let_go(self) {
+        self.answer.let_go();
     }
 
     /// Says that the message is done. `id` is the id under which it was claimed.

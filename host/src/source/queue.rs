@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant as Moment;
 
 use super::desk::{CloseOnDrop, Desk, lock};
-use super::{Answer, BoxFuture, Delivery, Source, SourceError};
+use super::{Answer, BoxFuture, Delivery, Place, Source, SourceError};
 use crate::message::{Incoming, Position};
 use crate::store::{Connection, QueueRow, SessionOptions, Store, StoreError};
 
@@ -212,6 +212,11 @@ impl Answer for QueueAnswer {
         self.rows.hide(self.number, delay);
         Box::pin(std::future::ready(Ok(())))
     }
+
+    fn let_go(mut self: Box<Self>) {
+        self.answered = true;
+        self.rows.forget(self.number);
+    }
 }
 
 impl Drop for QueueAnswer {
@@ -295,6 +300,10 @@ impl Peeker {
                         incoming(row),
                         delivered,
                         Some(number),
+                        Place {
+                            generation: 0,
+                            number: number.unsigned_abs(),
+                        },
                         answer,
                     ));
                 }

@@ -7,6 +7,7 @@
 mod connection;
 mod guard;
 mod migrations;
+mod order;
 mod postgres;
 mod records;
 mod savepoints;
@@ -23,6 +24,7 @@ use std::path::PathBuf;
 
 pub use connection::Connection;
 pub use migrations::check_handler_migrations;
+pub use order::{PutOff, QueueHead};
 pub use savepoints::{SAVEPOINTS_MAX, Savepoint};
 pub(crate) use session::Session;
 pub use session::{

@@ -159,6 +159,8 @@ pub struct DeadLetter {
     pub reason: String,
     /// The failed run that used up the attempts, or rejected, if it is not in `attempts` yet.
     pub component: Option<ComponentDigest>,
+    /// The value of `order_by`, if the handler has it and the message had one.
+    pub order_key: Option<String>,
 }
 
 /// A dead letter as the store keeps it.

@@ -57,7 +57,7 @@ pub struct Ended {
 /// An open transaction. Dropping it closes its connection, which rolls it back.
 #[derive(Debug)]
 pub struct Tx {
-    connection: Connection,
+    pub(super) connection: Connection,
     claimed: HashSet<MessageId>,
     parked: Vec<Position>,
 }

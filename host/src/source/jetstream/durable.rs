@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use async_nats::jetstream::ErrorCode;
-use async_nats::jetstream::consumer::{self, AckPolicy, DeliverPolicy};
+use async_nats::jetstream::consumer::{self, AckPolicy, DeliverPolicy, PriorityPolicy};
 use async_nats::jetstream::stream;
 use serde_json::json;
 
@@ -13,6 +13,10 @@ use crate::source::SourceError;
 
 /// What the server uses when a durable names no ack wait.
 const ACK_WAIT_SERVER_DEFAULT: Duration = Duration::from_secs(30);
+/// What the server uses when a durable names no priority timeout.
+const PRIORITY_TIMEOUT_SERVER_DEFAULT: Duration = Duration::from_secs(120);
+/// The priority group through which one host at a time is served.
+pub(super) const GROUP: &str = "hapax";
 /// How many deliveries a new durable lets be unanswered, over all hosts together, at least.
 const MAX_ACK_PENDING_MIN: usize = 1000;
 /// How many hosts with full hands a new durable has room for.
@@ -29,6 +33,8 @@ pub(super) struct Opened {
     pub(super) batch_max: usize,
     /// The longest that one pull may wait.
     pub(super) expires_max: Duration,
+    /// How long a host stays the one that is served when it asks for nothing.
+    pub(super) priority_timeout: Duration,
     /// How it differs from the options, a sentence each.
     pub(super) drift: Vec<String>,
 }
@@ -86,6 +92,10 @@ pub(super) async fn open(
         expires_max: match config.max_expires {
             Duration::ZERO => Duration::MAX,
             expires => expires,
+        },
+        priority_timeout: match config.priority_timeout {
+            Duration::ZERO => PRIORITY_TIMEOUT_SERVER_DEFAULT,
+            timeout => timeout,
         },
         drift,
     })
@@ -206,7 +216,7 @@ async fn create(link: &Link, options: &JetStreamOptions) -> Result<consumer::Inf
         }
     };
     let max_ack_pending = MAX_ACK_PENDING_MIN.max(options.in_hand_max * HOSTS_EXPECTED);
-    let config = consumer::Config {
+    let mut config = consumer::Config {
         name: Some(options.consumer.clone()),
         durable_name: Some(options.consumer.clone()),
         deliver_policy,
@@ -217,6 +227,12 @@ async fn create(link: &Link, options: &JetStreamOptions) -> Result<consumer::Inf
         filter_subjects: options.subjects.clone(),
         ..consumer::Config::default()
     };
+    if options.in_order {
+        config.priority_policy = PriorityPolicy::PinnedClient;
+        config.priority_groups = vec![GROUP.to_owned()];
+        // What a dead host had in hand takes as long to come again.
+        config.priority_timeout = options.ack_wait;
+    }
     let subject = format!("CONSUMER.CREATE.{}.{}", options.stream, options.consumer);
     let body = json!({ "stream_name": options.stream, "config": config, "action": "create" });
     let refusal = match link.ask::<consumer::Info>(&subject, &body).await? {
@@ -257,14 +273,29 @@ fn check(options: &JetStreamOptions, info: &consumer::Info) -> Result<(), Source
         )
     } else if config.headers_only {
         "delivers headers without payloads (headers_only)".to_owned()
+    } else if options.in_order {
+        return check_group(options, config);
     } else if !config.priority_groups.is_empty() {
-        "has priority groups, which hapax does not use".to_owned()
+        "has priority groups, which hapax uses only with `order_by`".to_owned()
     } else {
         return Ok(());
     };
     Err(SourceError::Unusable(format!(
         "durable `{}` of stream `{}` {problem}\nhint: change it to a pull consumer with explicit acks and max_deliver \
          -1, or name another with `consumer`",
+        options.consumer, options.stream
+    )))
+}
+
+/// Refuses a durable that serves several hosts at a time: no order can be kept then.
+fn check_group(options: &JetStreamOptions, config: &consumer::Config) -> Result<(), SourceError> {
+    if config.priority_policy == PriorityPolicy::PinnedClient && config.priority_groups == [GROUP] {
+        return Ok(());
+    }
+    Err(SourceError::Unusable(format!(
+        "durable `{}` of stream `{}` serves several hosts at a time, so `order_by` can't be kept: it lacks the priority group \
+         `{GROUP}` with the policy `pinned_client` (nats-server 2.11 or newer)\nhint: stop all hosts, and give it this group; or \
+         delete it when nothing waits for it: it is made anew with the next start",
         options.consumer, options.stream
     )))
 }

@@ -19,14 +19,25 @@ use tokio::time::Instant as Moment;
 
 use super::JetStreamOptions;
 use super::connect::Link;
-use super::durable::{self, Opened};
+use super::durable::{self, GROUP, Opened};
+use super::epoch::{Epoch, Floor};
 use super::hand::Hand;
 use crate::message::{Header, Incoming, Instant, Position};
 use crate::source::desk::{CloseOnDrop, Desk};
-use crate::source::{Delivery, SourceError};
+use crate::source::{Delivery, Place, SourceError};
 
 /// How long a pull waits for its one message.
 const LONG_PULL: Duration = Duration::from_secs(10);
+/// In order: pulls within the time after which the server serves another host.
+const PULLS_PER_PRIORITY_TIMEOUT: u32 = 4;
+/// In order: the pause between two pulls with full hands.
+const OVERFULL_PAUSE: Duration = Duration::from_millis(100);
+/// In order: the first pause before it is asked again what is settled; it doubles.
+const LOOK_PAUSE_MIN: Duration = Duration::from_millis(2);
+/// In order: the longest such pause.
+const LOOK_PAUSE_MAX: Duration = Duration::from_millis(250);
+/// The header by which the server tells a host that it is the one that is served.
+const PIN_HEADER: &str = "Nats-Pin-Id";
 /// How much later than the server this side gives a pull up.
 const PULL_MARGIN: Duration = Duration::from_secs(2);
 /// How long a pull for what is there at once may take.
@@ -60,9 +71,25 @@ pub(super) struct Fetcher {
     /// The consumer's own number of the last delivery: it only rises, unless the consumer was made anew.
     last_consumer_sequence: u64,
     turned_down: u32,
+    /// How often the stream was made anew.
+    generation: u32,
     /// How often the connection was lost while messages may have been on their way.
     cut_pulls: u64,
     pause_until: Option<Moment>,
+    /// For deliveries in the stream's order.
+    order: Option<InOrder>,
+}
+
+/// What goes with deliveries in the stream's order.
+#[derive(Default)]
+struct InOrder {
+    epoch: Epoch<Delivery>,
+    /// By this the server knows that this host is the one that is served.
+    pin: Option<String>,
+    /// When to ask again what is settled.
+    look_at: Option<Moment>,
+    /// Looks in a row that freed nothing.
+    idle_looks: u32,
 }
 
 /// A pull under way.
@@ -83,6 +110,7 @@ impl Fetcher {
         desk: Arc<Desk>,
     ) -> Result<Self, SourceError> {
         let inbox = link.client.new_inbox();
+        let order = options.in_order.then(InOrder::default);
         let subscriber = link
             .client
             .subscribe(format!("{inbox}.*"))
@@ -102,8 +130,10 @@ impl Fetcher {
             doubtful: false,
             last_consumer_sequence: 0,
             turned_down: 0,
+            generation: 0,
             cut_pulls: 0,
             pause_until: None,
+            order,
         })
     }
 
@@ -150,6 +180,10 @@ impl Fetcher {
                     self.doubtful = true;
                 }
                 () = sleep_until(self.pause_until) => {}
+                () = sleep_until(self.order.as_ref().and_then(|order| order.look_at)) => {
+                    self.look_what_is_settled().await;
+                    desk.hand_over();
+                }
                 () = desk.asked(), if idle => {}
                 () = hand.freed.notified(), if idle => {}
             }
@@ -173,12 +207,34 @@ impl Fetcher {
             self.desk.fail(error);
             return;
         }
-        let room = self.options.in_hand_max.saturating_sub(self.hand.count());
+        let mut room = self.options.in_hand_max.saturating_sub(self.hand.count());
+        if room == 0
+            && self
+                .order
+                .as_ref()
+                .is_some_and(|order| order.epoch.is_settling())
+        {
+            // The hands are full of newer deliveries, and older ones have to come. A few at a time: newer ones may, too.
+            room = 1;
+            self.pause_until = Some(Moment::now() + OVERFULL_PAUSE);
+        }
         let wanted = self.desk.wanted().min(room).min(self.opened.batch_max);
         if wanted == 0 {
             return;
         }
-        let (batch, body, timeout) = if self.patient {
+        let (batch, body, timeout) = if let Some(order) = &self.order {
+            // One kind of pull: a host that is not the one that is served waits with all that it wants. Well within the
+            // time after which the server would serve another.
+            let expires = LONG_PULL
+                .min(self.opened.expires_max)
+                .min(self.opened.priority_timeout / PULLS_PER_PRIORITY_TIMEOUT);
+            let nanoseconds = u64::try_from(expires.as_nanos()).unwrap_or(u64::MAX);
+            let mut body = json!({ "batch": wanted, "expires": nanoseconds, "group": GROUP });
+            if let Some(pin) = &order.pin {
+                body["id"] = pin.as_str().into();
+            }
+            (wanted, body, expires + PULL_MARGIN)
+        } else if self.patient {
             let expires = LONG_PULL.min(self.opened.expires_max);
             let nanoseconds = u64::try_from(expires.as_nanos()).unwrap_or(u64::MAX);
             let body = json!({ "batch": 1, "expires": nanoseconds });
@@ -247,6 +303,10 @@ impl Fetcher {
                 "the stream was deleted and made anew"
             );
             self.hand.orphan_all();
+            self.generation += 1;
+            if let Some(order) = &mut self.order {
+                drop(order.epoch.restart());
+            }
         }
         self.hand.set_ack_wait(opened.ack_wait);
         self.opened = opened;
@@ -303,7 +363,15 @@ impl Fetcher {
         let Some(reply) = message.reply else {
             return;
         };
-        let headers = headers(message.headers.as_ref());
+        let mut headers = headers(message.headers.as_ref());
+        if let Some(order) = &mut self.order {
+            let is_pin = |header: &Header| header.name.eq_ignore_ascii_case(PIN_HEADER);
+            if let Some(pin) = headers.iter().find(|header| is_pin(header)) {
+                order.pin = String::from_utf8(pin.value.to_vec()).ok();
+            }
+            // Each delivery of a message must look the same.
+            headers.retain(|header| !is_pin(header));
+        }
         let content_type = headers
             .iter()
             .find(|header| header.name.eq_ignore_ascii_case("Content-Type"))
@@ -321,12 +389,139 @@ impl Fetcher {
             queue_id: None,
         };
         let answer = self.hand.hold(reply);
-        self.desk.lay_down(Delivery::new(
+        let delivery = Delivery::new(
             incoming,
             u64::try_from(delivered).unwrap_or(1),
             None,
+            Place {
+                generation: self.generation,
+                number: stream_sequence,
+            },
             answer,
-        ));
+        );
+        let delivery = match &mut self.order {
+            None => Some(delivery),
+            Some(order) => {
+                if self.hand.take_dropped() {
+                    order.epoch.begin();
+                }
+                let is_new = delivery.delivered == 1;
+                let free = order
+                    .epoch
+                    .arrive(consumer_sequence, stream_sequence, is_new, delivery);
+                if free.is_none() {
+                    order.idle_looks = 0;
+                    order.look_at = Some(Moment::now());
+                }
+                free
+            }
+        };
+        if let Some(delivery) = delivery {
+            self.desk.lay_down(delivery);
+        }
+    }
+
+    /// Asks what is settled, and hands over what waited for that.
+    async fn look_what_is_settled(&mut self) {
+        let info = if self.link.is_connected() {
+            durable::info(&self.link, &self.options).await
+        } else {
+            Err(self.link.unavailable())
+        };
+        let first_held = self
+            .order
+            .as_ref()
+            .and_then(|order| order.epoch.first_held());
+        let floor = match (info, first_held) {
+            (Ok(Some(info)), Some(first)) => {
+                let mut floor = Floor {
+                    stream: info.ack_floor.stream_sequence,
+                    consumer: info.ack_floor.consumer_sequence,
+                };
+                // Between the two there may be none of the consumer's messages.
+                if floor.stream.saturating_add(1) < first
+                    && self
+                        .is_first_after(floor.stream, first, &info.config)
+                        .await
+                        .unwrap_or(false)
+                {
+                    floor.stream = first - 1;
+                }
+                Some(floor)
+            }
+            // Gone, or not to be reached: nothing is known.
+            _ => None,
+        };
+        let Some(order) = &mut self.order else {
+            return;
+        };
+        let free = floor.map_or_else(Vec::new, |floor| order.epoch.settled(floor));
+        if free.is_empty() {
+            order.idle_looks = order.idle_looks.saturating_add(1);
+        } else {
+            order.idle_looks = 0;
+        }
+        order.look_at = order.epoch.first_held().map(|_| {
+            let factor = 1_u32.checked_shl(order.idle_looks).unwrap_or(u32::MAX);
+            Moment::now() + LOOK_PAUSE_MIN.saturating_mul(factor).min(LOOK_PAUSE_MAX)
+        });
+        for delivery in free {
+            self.desk.lay_down(delivery);
+        }
+    }
+
+    /// True if no message of the consumer stands in the stream between `floor` and `first`.
+    async fn is_first_after(
+        &self,
+        floor: u64,
+        first: u64,
+        config: &async_nats::jetstream::consumer::Config,
+    ) -> Result<bool, SourceError> {
+        let mut filters = config.filter_subjects.clone();
+        if !config.filter_subject.is_empty() {
+            filters.push(config.filter_subject.clone());
+        }
+        if filters.is_empty() {
+            filters.push(">".to_owned());
+        }
+        let subject = format!("STREAM.MSG.GET.{}", self.options.stream);
+        for filter in filters {
+            let body = json!({ "seq": floor.saturating_add(1), "next_by_subj": filter });
+            match self.link.ask::<StoredMessage>(&subject, &body).await? {
+                Ok(found) if found.message.seq < first => return Ok(false),
+                Ok(_) => {}
+                Err(error) if error.error_code() == jetstream::ErrorCode::NO_MESSAGE_FOUND => {}
+                Err(error) => {
+                    return Err(self
+                        .link
+                        .refused(&format!("stream `{}`", self.options.stream), &error));
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Lets another host be served at once.
+    async fn unpin(&mut self) {
+        let Some(pin) = self.order.as_mut().and_then(|order| order.pin.take()) else {
+            return;
+        };
+        let Ok(Some(info)) = durable::info(&self.link, &self.options).await else {
+            return;
+        };
+        let is_ours = info.priority_groups.iter().any(|group| {
+            group.group == GROUP && group.pinned_client_id.as_deref() == Some(pin.as_str())
+        });
+        if is_ours {
+            let subject = format!(
+                "CONSUMER.UNPIN.{}.{}",
+                self.options.stream, self.options.consumer
+            );
+            let body = json!({ "group": GROUP });
+            if let Err(error) = self.link.ask::<serde_json::Value>(&subject, &body).await {
+                tracing::debug!(%error, "the next host is served only after a while");
+            }
+        }
     }
 
     /// Takes the server's word on how a pull ended.
@@ -343,6 +538,12 @@ impl Fetcher {
             404 | 408 => {
                 self.patient = !pull.got_some;
                 self.turned_down = 0;
+            }
+            // Another host is served now.
+            423 => {
+                if let Some(order) = &mut self.order {
+                    order.pin = None;
+                }
             }
             code => {
                 // Deleted, moved to another server, without a leader, too much under way.
@@ -373,7 +574,24 @@ impl Fetcher {
         {
             self.receive(message).await;
         }
+        if let Some(order) = &mut self.order {
+            for delivery in order.epoch.clear() {
+                self.desk.lay_down(delivery);
+            }
+        }
+        self.unpin().await;
     }
+}
+
+/// A message of a stream, as the server returns it; only what is looked at.
+#[derive(serde::Deserialize)]
+struct StoredMessage {
+    message: StoredSequence,
+}
+
+#[derive(serde::Deserialize)]
+struct StoredSequence {
+    seq: u64,
 }
 
 /// Returns the headers, sorted by name: the client does not keep the order between names, and each delivery of a

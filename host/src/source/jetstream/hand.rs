@@ -3,7 +3,7 @@
 //! **Invariant**: a delivery is here from the moment it is fetched until it is answered or dropped.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -28,6 +28,8 @@ pub(super) struct Hand {
     /// A delivery was answered or dropped.
     pub(super) freed: Notify,
     ack_wait_ms: AtomicU64,
+    /// A delivery was dropped without an answer.
+    dropped: AtomicBool,
 }
 
 #[derive(Default)]
@@ -46,6 +48,7 @@ impl Hand {
             held: Mutex::default(),
             freed: Notify::new(),
             ack_wait_ms: AtomicU64::new(0),
+            dropped: AtomicBool::new(false),
         };
         hand.set_ack_wait(ack_wait);
         hand
@@ -54,6 +57,11 @@ impl Hand {
     pub(super) fn set_ack_wait(&self, ack_wait: Duration) {
         let milliseconds = u64::try_from(ack_wait.as_millis()).unwrap_or(u64::MAX);
         self.ack_wait_ms.store(milliseconds, Ordering::Relaxed);
+    }
+
+    /// True if a delivery was dropped without an answer since the last call.
+    pub(super) fn take_dropped(&self) -> bool {
+        self.dropped.swap(false, Ordering::SeqCst)
     }
 
     /// Returns how many deliveries exist.
@@ -170,10 +178,14 @@ impl Answer for JetStreamAnswer {
         let delay = Some(delay).filter(|delay| !delay.is_zero());
         Box::pin(self.send(AckKind::Nak(delay)))
     }
+
+    fn let_go(self: Box<Self>) {}
 }
 
 impl Drop for JetStreamAnswer {
     fn drop(&mut self) {
-        self.hand.release(self.key);
+        if self.hand.release(self.key).is_some() {
+            self.hand.dropped.store(true, Ordering::SeqCst);
+        }
     }
 }

@@ -4,12 +4,13 @@
 //! the ack wait that every delivery in hand is being worked on, whether it is fetched, running or held for a retry.
 //! A connection that is lost is made again in the background; pulls that were under way are repeated.
 //!
-//! **Invariant**: at most `in_hand_max` deliveries exist at a time.
+//! **Invariant**: at most `in_hand_max` deliveries exist at a time; in order, while older ones are waited for, a few more.
 //! **Invariant**: the server's own give-up count is never used (`max_deliver` is unlimited): giving up is the
 //! pipeline's decision, and leaves a dead letter.
 
 mod connect;
 mod durable;
+mod epoch;
 mod fetch;
 mod hand;
 mod publish;
@@ -62,6 +63,8 @@ pub struct JetStreamOptions {
     pub start: Start,
     /// How many deliveries exist at a time, at the most.
     pub in_hand_max: usize,
+    /// Deliver in the stream's order, to one host at a time: the durable has a priority group.
+    pub in_order: bool,
 }
 
 impl fmt::Debug for JetStreamOptions {
@@ -76,6 +79,7 @@ impl fmt::Debug for JetStreamOptions {
             .field("consumer", &self.consumer)
             .field("start", &self.start)
             .field("in_hand_max", &self.in_hand_max)
+            .field("in_order", &self.in_order)
             .finish()
     }
 }

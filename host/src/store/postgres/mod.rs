@@ -10,6 +10,7 @@
 mod connect;
 mod errors;
 mod many;
+mod order;
 mod params;
 mod savepoints;
 mod statements;
@@ -909,8 +910,8 @@ impl Session for PostgresSession {
             .and_then(|instant| instant_to_text(records::to_microseconds(instant), YEAR_MAX).ok());
         sqlx::query(
             "INSERT INTO hapax.dead_letters (consumer, handler, message_id, source, position, subject, headers, \
-                 content_type, payload, published_at, class, reason, component, attempts) \
-             VALUES ($1, $2, $3, $4, $5, $6, $7::text::json, $8, $9, $10::text::timestamptz, $11, $12, $13, ( \
+                 content_type, payload, published_at, class, reason, component, order_key, attempts) \
+             VALUES ($1, $2, $3, $4, $5, $6, $7::text::json, $8, $9, $10::text::timestamptz, $11, $12, $13, $15, ( \
                  SELECT coalesce(json_agg(json_build_object( \
                      'attempt', attempt.attempt, \
                      'at', to_char(attempt.at AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"'), \
@@ -938,6 +939,7 @@ impl Session for PostgresSession {
         .bind(clean_reason(&letter.reason))
         .bind(component)
         .bind(own_id)
+        .bind(letter.order_key.as_deref().map(clean))
         .execute(&mut self.connection)
         .await
         .map_err(|error| self.host_error(&error))?;
@@ -1183,7 +1185,7 @@ impl Session for PostgresSession {
                  letter.subject, letter.headers::text, letter.content_type, letter.payload, \
                  (extract(epoch FROM letter.published_at) * 1000000)::bigint, letter.class, letter.reason, \
                  component.digest, letter.attempts::text, \
-                 (extract(epoch FROM letter.dead_at) * 1000000)::bigint \
+                 (extract(epoch FROM letter.dead_at) * 1000000)::bigint, letter.order_key \
              FROM hapax.dead_letters AS letter \
              LEFT JOIN hapax.components AS component ON component.id = letter.component \
              WHERE letter.consumer = $1 ORDER BY letter.id LIMIT $2",
@@ -1224,6 +1226,7 @@ impl PostgresSession {
                 class: records::stored_class(&class)?,
                 reason: row.try_get(12).map_err(broken)?,
                 component: records::stored_digest(digest)?,
+                order_key: row.try_get(16).map_err(broken)?,
             },
             attempts: records::stored_attempts(&attempts)?,
             dead_at: dead_at.map(instant_from_microseconds),

@@ -10,6 +10,7 @@
 
 mod errors;
 mod many;
+mod order;
 mod params;
 mod savepoints;
 #[cfg(test)]
@@ -908,8 +909,8 @@ impl Session for SqliteSession {
             .and_then(|instant| instant_to_text(records::to_microseconds(instant), YEAR_MAX).ok());
         sqlx::query(
             "INSERT INTO hapax_dead_letters (consumer, handler, message_id, source, position, subject, headers, \
-                 content_type, payload, published_at, class, reason, component, attempts) \
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ( \
+                 content_type, payload, published_at, class, reason, component, order_key, attempts) \
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?15, ( \
                  SELECT json_group_array(json_object( \
                      'attempt', attempt.attempt, \
                      'at', attempt.at, \
@@ -937,6 +938,7 @@ impl Session for SqliteSession {
         .bind(clean_reason(&letter.reason))
         .bind(component)
         .bind(own_id)
+        .bind(letter.order_key.as_deref().map(clean))
         .execute(&mut self.connection)
         .await
         .map_err(|error| self.host_error(&error))?;
@@ -1189,7 +1191,8 @@ impl Session for SqliteSession {
         let rows = sqlx::query(
             "SELECT letter.id, letter.consumer, letter.handler, letter.message_id, letter.source, letter.position, \
                  letter.subject, letter.headers, letter.content_type, letter.payload, letter.published_at, \
-                 letter.class, letter.reason, component.digest, letter.attempts, letter.dead_at \
+                 letter.class, letter.reason, component.digest, letter.attempts, letter.dead_at, \
+                 letter.order_key \
              FROM hapax_dead_letters AS letter \
              LEFT JOIN hapax_components AS component ON component.id = letter.component \
              WHERE letter.consumer = ?1 ORDER BY letter.id LIMIT ?2",
@@ -1226,6 +1229,7 @@ fn read_letter(row: &SqliteRow) -> Result<StoredDeadLetter, StoreError> {
             class: records::stored_class(&class)?,
             reason: row.try_get(12).map_err(broken)?,
             component: records::stored_digest(row.try_get(13).map_err(broken)?)?,
+            order_key: row.try_get(16).map_err(broken)?,
         },
         attempts: records::stored_attempts(&attempts)?,
         dead_at: instant_from_text(&dead_at),
