@@ -132,7 +132,7 @@ impl types::Host for State {}
 impl State {
     fn after_sql(&mut self) {
         if !std::mem::replace(&mut self.sql_called, true) {
-            fault::point("after-first-sql");
+            fault::point_of("after-first-sql", &self.message_id);
         }
     }
 }

@@ -11,6 +11,7 @@ mod postgres;
 mod records;
 mod session;
 mod sqlite;
+mod started;
 #[cfg(test)]
 mod test_servers;
 mod text;
@@ -28,6 +29,7 @@ pub use session::{
     HandlerMigration, NewQueueRow, OutboxRow, QueueRow, SessionOptions, StoreError,
     StoredDeadLetter,
 };
+pub use started::{Mark, MarkedFailure};
 pub use tx::{Committed, Ended, Parked, Settled, Tx};
 pub use value::{Column, ResultSet, SqlError, Value};
 

@@ -321,12 +321,9 @@ impl Fetcher {
             queue_id: None,
         };
         let answer = self.hand.hold(reply);
-        self.desk.lay_down(Delivery::new(
-            incoming,
-            u64::try_from(delivered).unwrap_or(1),
-            None,
-            answer,
-        ));
+        let delivered = u64::try_from(delivered).unwrap_or(1);
+        self.desk
+            .lay_down(Delivery::new(incoming, delivered, delivered, None, answer));
     }
 
     /// Takes the server's word on how a pull ended.
