@@ -104,6 +104,7 @@ impl Lane {
                 .await;
             let why = match marked {
                 Ok(Mark::Mine) => {
+                    tracing::debug!(handler = %handler.name, message_id = %id, "runs alone");
                     let (connection, processed) =
                         process(&handler, connection, vec![suspect]).await;
                     self.connection = connection;
