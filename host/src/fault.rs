@@ -3,6 +3,9 @@
 //! `HAPAX_FAULT_POINT=after-commit:3` kills the process with SIGKILL when it reaches `after-commit` for the third
 //! time; before that it writes the point's name to the file `HAPAX_FAULT_FILE`, so that a test can prove where it died.
 //!
+//! With `HAPAX_FAULT_MESSAGE=ID` only passes with that message count (at `after-first-sql`, `after-handler` and `before-ack`).
+//! `HAPAX_FAULT_ACTION` says what happens: `kill`, `stop` (SIGSTOP; goes on after a SIGCONT) or `panic`.
+//!
 //! `HAPAX_FAULT_RETRY=0.05:7` fails every twentieth call of a handler, on average, as if it had asked for a retry; which ones
 //! follows from the seed 7. `HAPAX_FAULT_CALLS` names a file to which a line is added for each call of a handler, also of those
 //! that are rolled back (`call TRANSACTION MESSAGE-ID ATTEMPT`), and one for each commit (`commit TRANSACTION`).
@@ -13,6 +16,8 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
+
+use crate::message::MessageId;
 
 /// The points, in the order in which a message passes them.
 pub const POINTS: [&str; 8] = [
@@ -26,9 +31,20 @@ pub const POINTS: [&str; 8] = [
     "after-ack",
 ];
 
+/// What happens at an armed point.
+#[derive(Clone, Copy)]
+enum Action {
+    Kill,
+    Stop,
+    Panic,
+}
+
 struct Armed {
     point: String,
     passes_left: AtomicU64,
+    /// Only passes with this message count.
+    message_id: Option<String>,
+    action: Action,
     file: Option<std::path::PathBuf>,
 }
 
@@ -66,9 +82,21 @@ pub fn arm_from_environment() -> Result<(), String> {
                     POINTS.join(", ")
                 ));
             }
+            let action = match std::env::var("HAPAX_FAULT_ACTION").as_deref() {
+                Err(_) | Ok("kill") => Action::Kill,
+                Ok("stop") => Action::Stop,
+                Ok("panic") => Action::Panic,
+                Ok(other) => {
+                    return Err(format!(
+                        "`HAPAX_FAULT_ACTION`: there is no action `{other}`; the actions are kill, stop, panic"
+                    ));
+                }
+            };
             Some(Armed {
                 point: point.to_owned(),
                 passes_left: AtomicU64::new(passes),
+                message_id: std::env::var("HAPAX_FAULT_MESSAGE").ok(),
+                action,
                 file: std::env::var_os("HAPAX_FAULT_FILE").map(Into::into),
             })
         }
@@ -151,22 +179,53 @@ impl Calls {
 
 /// Dies here, if this point is armed and reached for the n-th time.
 pub fn point(name: &str) {
-    if let Some(Some(armed)) = ARMED.get()
-        && armed.point == name
-        && armed.passes_left.fetch_sub(1, Ordering::SeqCst) == 1
-    {
-        die(armed);
+    reach(name, None);
+}
+
+/// As `point`, on the way of one message.
+pub fn point_of(name: &str, id: &MessageId) {
+    reach(name, Some(id));
+}
+
+fn reach(name: &str, id: Option<&MessageId>) {
+    let Some(Some(armed)) = ARMED.get() else {
+        return;
+    };
+    let is_meant = armed
+        .message_id
+        .as_deref()
+        .is_none_or(|meant| id.is_some_and(|id| id.as_str() == meant));
+    if armed.point == name && is_meant && armed.passes_left.fetch_sub(1, Ordering::SeqCst) == 1 {
+        tell(armed);
+        match armed.action {
+            Action::Kill => die(),
+            Action::Stop => stop(),
+            Action::Panic => panic!("`HAPAX_FAULT_ACTION` says so"),
+        }
     }
 }
 
-fn die(armed: &Armed) -> ! {
+fn tell(armed: &Armed) {
     if let Some(path) = &armed.file
         && let Ok(mut file) = std::fs::File::create(path)
     {
         let _ = file.write_all(armed.point.as_bytes());
         let _ = file.sync_all();
     }
-    let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+}
+
+fn signal_itself(signal: rustix::process::Signal) {
+    let _ = rustix::process::kill_process(rustix::process::getpid(), signal);
+}
+
+fn stop() {
+    signal_itself(rustix::process::Signal::STOP);
+    // It takes a moment to arrive, too.
+    std::thread::sleep(std::time::Duration::from_millis(100));
+}
+
+fn die() -> ! {
+    signal_itself(rustix::process::Signal::KILL);
     // SIGKILL may take a moment to arrive; nothing more may happen until then.
     loop {
         std::thread::park();

@@ -215,11 +215,13 @@ pub enum FailureClass {
     Limit,
     /// The database refused what the handler had written: a deferred constraint, an aborted transaction.
     Sql,
+    /// The host ended while this message ran, and nothing else ran beside it that could be to blame.
+    Crashed,
 }
 
 impl FailureClass {
     /// Every class, in the order of the documentation.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::MissingId,
         Self::Conflict,
         Self::Rejected,
@@ -227,6 +229,7 @@ impl FailureClass {
         Self::Trapped,
         Self::Limit,
         Self::Sql,
+        Self::Crashed,
     ];
 
     /// Returns the stable name, as stored and shown.
@@ -239,6 +242,7 @@ impl FailureClass {
             Self::Trapped => "trapped",
             Self::Limit => "limit",
             Self::Sql => "sql",
+            Self::Crashed => "crashed",
         }
     }
 }

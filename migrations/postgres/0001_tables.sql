@@ -42,6 +42,17 @@ CREATE TABLE hapax.attempts (
     PRIMARY KEY (consumer, message_id, attempt)
 );
 
+-- Runs of suspects: messages that were delivered more than twice, so that they may have been in hand when a host died. Each
+-- runs alone, and only while this row is there; if its host ends meanwhile, the row stays, and that run is a charged attempt.
+CREATE TABLE hapax.started (
+    consumer text COLLATE "C" NOT NULL,
+    message_id text COLLATE "C" NOT NULL,
+    -- The process that runs it: the machine's name, the process id and random digits, with colons between them.
+    host text COLLATE "C" NOT NULL,
+    started_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (consumer, message_id)
+);
+
 -- Messages given up on. `headers` has the form that `hapax.queue` has.
 CREATE TABLE hapax.dead_letters (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -106,7 +117,9 @@ CREATE TABLE hapax.queue (
     due_at timestamptz NOT NULL DEFAULT now(),
     -- The value of `order_by` of a row that was put off: a failed message that waits for its next run, or one that stands
     -- behind it. No row of the same key with a larger number runs before it.
-    order_key text COLLATE "C"
+    order_key text COLLATE "C",
+    -- How many starts of a host found the row due at the head of its queue: above 2, its message is a suspect.
+    seen integer NOT NULL DEFAULT 0
 );
 CREATE INDEX queue_order ON hapax.queue (queue, number);
 CREATE INDEX queue_keys ON hapax.queue (queue, order_key, number) WHERE order_key IS NOT NULL;

@@ -37,6 +37,14 @@ CREATE TABLE hapax_attempts (
     PRIMARY KEY (consumer, message_id, attempt)
 ) STRICT, WITHOUT ROWID;
 
+CREATE TABLE hapax_started (
+    consumer TEXT NOT NULL,
+    message_id TEXT NOT NULL,
+    host TEXT NOT NULL,
+    started_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')),
+    PRIMARY KEY (consumer, message_id)
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE hapax_dead_letters (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     consumer TEXT NOT NULL,
@@ -96,7 +104,8 @@ CREATE TABLE hapax_queue (
     payload ANY NOT NULL DEFAULT x'',
     enqueued_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')),
     due_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')) CHECK (julianday(due_at) IS NOT NULL),
-    order_key TEXT
+    order_key TEXT,
+    seen INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 CREATE INDEX hapax_queue_order ON hapax_queue (queue, number);
 CREATE INDEX hapax_queue_keys ON hapax_queue (queue, order_key, number) WHERE order_key IS NOT NULL;

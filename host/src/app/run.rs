@@ -12,7 +12,7 @@ use crate::config::{Config, HandlerConfig, SourceKind};
 use crate::exit::{CommandError, Exit};
 use crate::handler::{Handler, Runtime, RuntimeOptions};
 use crate::news::News;
-use crate::pipeline::{self, BatchObserver, HandlerContext, Stop};
+use crate::pipeline::{self, BatchObserver, HandlerContext, LaneDied, Stop, Suspects};
 use crate::source::jetstream::JetStream;
 use crate::source::queue::Queue;
 use crate::source::{Source, SourceError};
@@ -65,7 +65,15 @@ pub async fn run(
         }
     });
 
-    let result = start_and_wait(config, options, components, store, &mut drain).await;
+    let result = start_and_wait(
+        config,
+        options,
+        components,
+        store,
+        &drain_sender,
+        &mut drain,
+    )
+    .await;
     signal.abort();
     result
 }
@@ -75,6 +83,7 @@ async fn start_and_wait(
     options: RunOptions,
     components: Vec<(HandlerConfig, Handler)>,
     store: Arc<Store>,
+    drain_sender: &watch::Sender<bool>,
     drain: &mut watch::Receiver<bool>,
 ) -> Result<(), CommandError> {
     let Some(mut connection) = migrated(&store, drain).await? else {
@@ -89,6 +98,7 @@ async fn start_and_wait(
     } else {
         Stop::WhenDrained
     };
+    let suspects = Arc::new(Suspects::new(host_name()));
     let mut contexts = Vec::new();
     let mut pipelines = JoinSet::new();
     let mut sources = Vec::new();
@@ -96,8 +106,14 @@ async fn start_and_wait(
         let Some(source) = connect_source(config, &handler, &store, drain).await? else {
             return Ok(());
         };
-        let context = HandlerContext::new(handler, component, Arc::clone(&store))
-            .observed_by(options.observer.clone());
+        sweep_marks(&mut connection, &handler).await;
+        let context = HandlerContext::new(
+            handler,
+            component,
+            Arc::clone(&store),
+            Arc::clone(&suspects),
+        )
+        .observed_by(options.observer.clone());
         let context = Arc::new(context);
         contexts.push(Arc::clone(&context));
         sources.push((context, source));
@@ -119,48 +135,91 @@ async fn start_and_wait(
         connection,
         is_done,
     ));
-    let ended = wait_for(&mut pipelines, drain, config.shutdown_grace).await;
+    let ended = wait_for(&mut pipelines, drain_sender, drain, config.shutdown_grace).await;
     drop(done);
     let connection = flusher.await.unwrap_or_default();
     final_flush(&contexts, &store, connection).await;
-    if !ended {
-        return Err(CommandError::new(
-            Exit::Failed,
-            format!(
-                "messages were still running after `shutdown_grace` ({:?})",
-                config.shutdown_grace
-            ),
-            Some(
-                "nothing is lost: they are delivered again; raise `shutdown_grace` or lower `limits.time`",
-            ),
-        ));
+    match ended {
+        Ended::Drained => {}
+        Ended::Broken => {
+            return Err(CommandError::new(
+                Exit::Bug,
+                "a part of the host panicked, so it stopped",
+                Some(
+                    "nothing is lost: messages that were running are delivered again; start it again, and report this as a \
+                     bug, with the log's lines before this one",
+                ),
+            ));
+        }
+        Ended::TooLate => {
+            return Err(CommandError::new(
+                Exit::Failed,
+                format!(
+                    "messages were still running after `shutdown_grace` ({:?})",
+                    config.shutdown_grace
+                ),
+                Some(
+                    "nothing is lost: they are delivered again; raise `shutdown_grace` or lower `limits.time`",
+                ),
+            ));
+        }
     }
     tracing::info!("drained");
     Ok(())
 }
 
-/// Waits for all pipelines; after the drain began, at most `grace`. False if the grace was not enough.
+/// How the pipelines ended.
+enum Ended {
+    /// All are drained.
+    Drained,
+    /// One died, which is a bug; the others are drained.
+    Broken,
+    /// Some were still running after the grace.
+    TooLate,
+}
+
+/// Waits for all pipelines; after the drain began, at most `grace`. When one dies the others are drained.
 async fn wait_for(
-    pipelines: &mut JoinSet<()>,
+    pipelines: &mut JoinSet<Result<(), LaneDied>>,
+    drain_sender: &watch::Sender<bool>,
     drain: &mut watch::Receiver<bool>,
     grace: Duration,
-) -> bool {
+) -> Ended {
+    let mut is_broken = false;
     let all = async {
         while let Some(ended) = pipelines.join_next().await {
-            if let Err(error) = ended {
-                tracing::error!(%error, "a pipeline died");
+            match ended {
+                Ok(Ok(())) => continue,
+                // It is in the log already.
+                Ok(Err(LaneDied)) => {}
+                Err(error) => tracing::error!(%error, "a pipeline died"),
             }
+            is_broken = true;
+            // Nobody restarts a part of this process: the whole has to be started again.
+            let _ = drain_sender.send(true);
         }
     };
     let too_late = async {
         let _ = drain.wait_for(|draining| *draining).await;
         tokio::time::sleep(grace).await;
     };
-    tokio::select! {
+    let is_late = tokio::select! {
         // Dropping the wait leaves the pipelines to the end of the process: their connections close, and the
         // database rolls back.
-        () = all => true,
-        () = too_late => false,
+        () = all => false,
+        () = too_late => true,
+    };
+    match (is_broken, is_late) {
+        (true, _) => Ended::Broken,
+        (false, true) => Ended::TooLate,
+        (false, false) => Ended::Drained,
+    }
+}
+
+/// Removes the marks of suspects' runs that mean nothing any more. Failing at it harms nobody.
+async fn sweep_marks(connection: &mut Connection, handler: &HandlerConfig) {
+    if let Err(error) = connection.sweep_started(&handler.consumer).await {
+        tracing::debug!(handler = %handler.name, %error, "marks of ended runs were not looked at");
     }
 }
 

@@ -155,7 +155,7 @@ impl State {
 
     fn after_sql(&mut self) {
         if !std::mem::replace(&mut self.sql_called, true) {
-            fault::point("after-first-sql");
+            fault::point_of("after-first-sql", &self.message_id);
         }
     }
 }

@@ -39,6 +39,10 @@ pub enum Stop {
     WhenIdle,
 }
 
+/// A lane's task panicked, which is a bug. Nothing is lost: what it had comes again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaneDied;
+
 /// Tells pipelines to take no more and to finish what runs.
 #[derive(Clone, Debug)]
 pub(crate) struct Drain(watch::Receiver<bool>);
@@ -50,7 +54,7 @@ impl Drain {
     }
 
     /// Waits until the host drains.
-    async fn wait(&mut self) {
+    pub(super) async fn wait(&mut self) {
         // An error means that the sender is gone, and with it the host.
         let _ = self.0.wait_for(|draining| *draining).await;
     }
@@ -64,13 +68,16 @@ pub fn in_hand_max(handler: &HandlerConfig) -> usize {
 /// Runs a handler's pipeline until it is told to stop. Await it to the end.
 ///
 /// At the drain, deliveries that were not run yet are given back, uncharged; those that wait for a retry with what is left
-/// of their wait.
+/// of their wait. So it is when a lane dies.
+///
+/// # Errors
+/// `LaneDied`: the process should end, since what the lane had may wait for it until then.
 pub async fn run(
     handler: Arc<HandlerContext>,
     mut source: Box<dyn Source>,
     stop: Stop,
     drain: watch::Receiver<bool>,
-) {
+) -> Result<(), LaneDied> {
     let mut drain = Drain(drain);
     let (report_sender, mut reports) = mpsc::unbounded_channel();
     let lanes: Vec<_> = (0..handler.config.lanes)
@@ -94,6 +101,7 @@ pub async fn run(
     let mut source_news = News::default();
     // When each lane's batch has run for so long that nothing waits for it any more.
     let mut slow_from: Vec<Option<Instant>> = vec![None; lanes.len()];
+    let mut result = Ok(());
     loop {
         let mut gather = None;
         while let Some(lane) = free.last().copied() {
@@ -130,6 +138,10 @@ pub async fn run(
             () = drain.wait() => break,
             // Never loses a report: the channel keeps it.
             Some((lane, report)) = reports.recv() => {
+                if report.is_dead {
+                    result = Err(LaneDied);
+                    break;
+                }
                 free.push(lane);
                 running[lane] = 0;
                 slow_from[lane] = None;
@@ -193,9 +205,11 @@ pub async fn run(
         drop(work);
         if let Err(error) = task.await {
             tracing::error!(handler = %handler.name, %error, "a lane died");
+            result = Err(LaneDied);
         }
     }
     source.close().await;
+    result
 }
 
 /// Waits until `due`, or for ever.

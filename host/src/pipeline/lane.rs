@@ -16,9 +16,10 @@ use super::order;
 use super::park::{Doomed, Parking, park};
 use super::policy::Failure;
 use super::process::{Member, Processed, process};
+use super::suspect::apart;
 use crate::message::{Message, ShortHash};
 use crate::source::Delivery;
-use crate::store::{Connection, PutOff, SessionOptions, StoreError};
+use crate::store::{Connection, MarkedFailure, PutOff, SessionOptions, StoreError};
 use crate::text::one_line;
 
 /// The longest wait for a lock: above it a claim counts as in flight elsewhere.
@@ -41,6 +42,27 @@ pub(super) struct Report {
     pub(super) retries: Vec<(Duration, Delivery)>,
     /// With `order_by`: they stand behind one of `retries`, and did not run.
     pub(super) behind: Vec<Delivery>,
+    /// The lane panicked, which is a bug: it takes no more, and what it had is dropped.
+    pub(super) is_dead: bool,
+}
+
+/// Reports the lane's death if its task panics.
+struct DeathNotice {
+    number: usize,
+    reports: mpsc::UnboundedSender<(usize, Report)>,
+}
+
+impl Drop for DeathNotice {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let report = Report {
+                is_dead: true,
+                ..Report::default()
+            };
+            // An error means that the dispatcher is gone, too.
+            let _ = self.reports.send((self.number, report));
+        }
+    }
 }
 
 /// Puts parts of a batch back in front of what waits, in their order.
@@ -57,10 +79,10 @@ fn again(
 
 /// One lane of a handler.
 pub(super) struct Lane {
-    handler: Arc<HandlerContext>,
-    drain: Drain,
-    connection: Option<Connection>,
-    outage: OutageLog,
+    pub(super) handler: Arc<HandlerContext>,
+    pub(super) drain: Drain,
+    pub(super) connection: Option<Connection>,
+    pub(super) outage: OutageLog,
 }
 
 impl Lane {
@@ -80,6 +102,10 @@ impl Lane {
         mut work: mpsc::Receiver<Vec<Delivery>>,
         reports: mpsc::UnboundedSender<(usize, Report)>,
     ) {
+        let _notice = DeathNotice {
+            number,
+            reports: reports.clone(),
+        };
         while let Some(deliveries) = work.recv().await {
             let report = self.take_through(deliveries).await;
             if reports.send((number, report)).is_err() {
@@ -99,10 +125,11 @@ impl Lane {
                 Err(doomed) => self.give_up_on(doomed).await,
             }
         }
-        let mut work: VecDeque<Vec<Member>> = match self.handler.config.order {
-            None => without_twins(members).into(),
-            Some(_) => order::cut_at_twins(members).into(),
+        let work = match self.handler.config.order {
+            None => without_twins(members),
+            Some(_) => order::cut_at_twins(members),
         };
+        let mut work: VecDeque<Vec<Member>> = work.into_iter().flat_map(apart).collect();
         let mut pause = Pause::default();
         let mut is_first = true;
         while let Some(batch) = work.pop_front() {
@@ -123,6 +150,16 @@ impl Lane {
             } else {
                 batch
             };
+            if let [Member { delivery, .. }] = &batch[..]
+                && delivery.is_suspect
+            {
+                for suspect in batch {
+                    if let Some(unrun) = self.take_suspect(suspect, &mut report).await {
+                        work.push_front(vec![unrun]);
+                    }
+                }
+                continue;
+            }
             let Some(connection) = self.connection().await else {
                 // Dropped unrun and uncharged, like all that follows: the source delivers it again.
                 return report;
@@ -163,7 +200,8 @@ impl Lane {
                 } => match index {
                     _ if batch.len() == 1 => {
                         for member in batch {
-                            self.charge(member, failure.clone(), &mut report).await;
+                            self.charge(member, failure.clone(), None, &mut report)
+                                .await;
                         }
                     }
                     Some(index) => again(&mut work, around(batch, index)),
@@ -186,7 +224,7 @@ impl Lane {
 
     /// Has the members for which `waits` holds a time wait behind an earlier message of their key, uncharged; returns the
     /// others. Rows of a queue wait in their table, deliveries of a stream in this host.
-    async fn put_off(
+    pub(super) async fn put_off(
         &mut self,
         batch: Vec<Member>,
         waits: Vec<Option<Duration>>,
@@ -254,8 +292,15 @@ impl Lane {
         }
     }
 
-    /// Charges a failure to its message: records the attempt, then holds the message for a retry or gives up on it.
-    async fn charge(&mut self, member: Member, failure: Failure, report: &mut Report) {
+    /// Charges a failure to its message: records the attempt, then holds the message for a retry or gives up on it. The
+    /// failed run of a suspect was marked by the process `marked_by`; the mark goes with the record.
+    pub(super) async fn charge(
+        &mut self,
+        member: Member,
+        failure: Failure,
+        marked_by: Option<&str>,
+        report: &mut Report,
+    ) {
         let retry = self.handler.config.retry;
         // With `order_by` a row of a queue waits in its table, where other hosts find it: from now on, so that none runs it
         // while it is being charged.
@@ -276,15 +321,29 @@ impl Lane {
             let Some(mut connection) = self.connection().await else {
                 return;
             };
-            let recorded = connection
-                .record_attempt(
-                    &self.handler.consumer,
-                    &member.message.id,
-                    failure.class,
-                    &failure.reason,
-                    Some(self.handler.component.digest()),
-                )
-                .await;
+            let consumer = self.handler.consumer.as_str();
+            let id = &member.message.id;
+            let class = failure.class;
+            let error = failure.reason.as_str();
+            let component = Some(self.handler.component.digest());
+            let recorded = match marked_by {
+                None => {
+                    connection
+                        .record_attempt(consumer, id, class, error, component)
+                        .await
+                }
+                Some(host) => {
+                    let marked = MarkedFailure {
+                        consumer,
+                        id,
+                        host,
+                        class,
+                        error,
+                        component,
+                    };
+                    connection.charge_started(&marked).await
+                }
+            };
             match recorded {
                 Ok(attempt) => {
                     self.connection = Some(connection);
@@ -349,7 +408,7 @@ impl Lane {
     }
 
     /// Returns the lane's connection, made anew if it was lost. `None` when the host drains meanwhile.
-    async fn connection(&mut self) -> Option<Connection> {
+    pub(super) async fn connection(&mut self) -> Option<Connection> {
         if let Some(connection) = self.connection.take() {
             return Some(connection);
         }
@@ -387,12 +446,12 @@ fn doomed(member: Member, failure: Failure) -> Box<Doomed> {
 
 /// A wait that doubles, with jitter, so that hosts in each other's way part.
 #[derive(Default)]
-struct Pause {
+pub(super) struct Pause {
     waited: u32,
 }
 
 impl Pause {
-    async fn wait(&mut self) {
+    pub(super) async fn wait(&mut self) {
         let factor = 1_u32.checked_shl(self.waited).unwrap_or(u32::MAX);
         let longest = PAUSE_MIN.saturating_mul(factor).min(PAUSE_MAX);
         self.waited += 1;
@@ -402,12 +461,12 @@ impl Pause {
 
 /// Says once a second at most that the database is in the way, and once that it is back.
 #[derive(Default)]
-struct OutageLog {
+pub(super) struct OutageLog {
     last_line: Option<tokio::time::Instant>,
 }
 
 impl OutageLog {
-    fn note(&mut self, handler: &HandlerContext, why: &StoreError) {
+    pub(super) fn note(&mut self, handler: &HandlerContext, why: &StoreError) {
         match why {
             // Ordinary on a busy database.
             StoreError::Busy(text) => {

@@ -13,6 +13,7 @@ mod order;
 mod park;
 mod policy;
 mod process;
+mod suspect;
 
 use std::sync::Arc;
 
@@ -26,8 +27,9 @@ use batch::{BatchSizes, Took};
 use process::Member;
 
 pub use counters::LiveCounters;
-pub use dispatch::{Stop, in_hand_max, run};
+pub use dispatch::{LaneDied, Stop, in_hand_max, run};
 pub use observer::{BatchObserver, SettledBatch};
+pub use suspect::Suspects;
 
 /// What every lane of a handler knows.
 #[derive(Debug)]
@@ -41,6 +43,7 @@ pub struct HandlerContext {
     /// The baton within this host: lanes queue here, and only hosts meet in the database.
     turns: RwLock<()>,
     sizes: BatchSizes,
+    suspects: Arc<Suspects>,
     observer: Option<BatchObserver>,
 }
 
@@ -51,8 +54,13 @@ pub(crate) enum Turn<'a> {
 }
 
 impl HandlerContext {
-    /// Puts a handler and its store together.
-    pub fn new(config: HandlerConfig, component: Handler, store: Arc<Store>) -> Self {
+    /// Puts a handler and its store together. All handlers of a process share one `suspects`.
+    pub fn new(
+        config: HandlerConfig,
+        component: Handler,
+        store: Arc<Store>,
+        suspects: Arc<Suspects>,
+    ) -> Self {
         Self {
             name: config.name.clone(),
             consumer: config.consumer.clone(),
@@ -66,6 +74,7 @@ impl HandlerContext {
             config,
             counters: LiveCounters::default(),
             turns: RwLock::new(()),
+            suspects,
             observer: None,
         }
     }

@@ -47,6 +47,17 @@ impl Failure {
         }
     }
 
+    /// A host ended while this message ran alone.
+    pub(crate) fn crashed(host: &str, started_at: &str) -> Self {
+        Self {
+            class: FailureClass::Crashed,
+            reason: format!(
+                "the host ended while this message ran (host `{host}`, started at {started_at})"
+            ),
+            delay: None,
+        }
+    }
+
     /// The database refused the commit because of what the handler wrote or swallowed.
     pub(crate) fn refused_at_commit(error: &SqlError) -> Self {
         Self {
@@ -63,7 +74,8 @@ impl Failure {
             FailureClass::Retried
             | FailureClass::Trapped
             | FailureClass::Limit
-            | FailureClass::Sql => false,
+            | FailureClass::Sql
+            | FailureClass::Crashed => false,
         }
     }
 }

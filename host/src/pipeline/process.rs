@@ -144,7 +144,7 @@ pub(crate) async fn process(
         let started = Instant::now();
         let called = handler.component.call(tx, message, key, attempt).await;
         calling += started.elapsed();
-        fault::point("after-handler");
+        fault::point_of("after-handler", &batch[index].message.id);
         match classify(&called) {
             Outcome::Commit => {
                 outbox.extend(handler.outbox_rows(message, called.published));
@@ -183,6 +183,9 @@ pub(crate) async fn process(
 
     // Commit: the effects, the outbox rows and the claims together, or none of them.
     if let Err(why) = tx.write_outbox(&outbox).await {
+        return (tx.rollback().await, Processed::Again { batch, why });
+    }
+    if let Err(why) = handler.unmark(&mut tx, &batch).await {
         return (tx.rollback().await, Processed::Again { batch, why });
     }
     fault::point("before-commit");
@@ -237,7 +240,7 @@ pub(crate) async fn process(
 
     // Ack.
     for member in batch {
-        fault::point("before-ack");
+        fault::point_of("before-ack", &member.message.id);
         if let Err(error) = member.answer(&committed).await {
             // Nothing is lost: the source delivers it again, and the claim finds it a duplicate.
             tracing::warn!(handler = %handler.name, %error, "could not acknowledge");

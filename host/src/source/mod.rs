@@ -16,6 +16,10 @@ use std::time::Duration;
 use crate::message::{Incoming, MessageId};
 use crate::store::{Parked, Settled};
 
+/// How often a message may be delivered before it is a suspect: a host may have died of it. Twice happens to the innocent:
+/// those that a dying host had in hand beside the culprit come again like it.
+const UNSUSPECTED_DELIVERIES: u64 = 2;
+
 /// A boxed future, for traits that are used as objects.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
@@ -88,6 +92,9 @@ pub struct Delivery {
     pub incoming: Arc<Incoming>,
     /// How often the source says it delivered this message, from 1. Never used to count attempts.
     pub delivered: u64,
+    /// True if the message was probably in hand when a host died, more than once: it runs alone. Innocent ones that
+    /// were in hand with it are suspected, too, and so are those that hosts gave back again and again.
+    pub is_suspect: bool,
     /// The row's number, if the source is the embedded queue: it is taken inside the message's transaction.
     pub queue_row: Option<i64>,
     /// Where it stands in the source's order.
@@ -107,10 +114,12 @@ impl std::fmt::Debug for Delivery {
 }
 
 impl Delivery {
-    /// Puts a delivery together.
+    /// Puts a delivery together. `suspicion` counts what may have been deaths of hosts: deliveries, or starts of hosts
+    /// that found it waiting.
     pub(crate) fn new(
         incoming: Incoming,
         delivered: u64,
+        suspicion: u64,
         queue_row: Option<i64>,
         place: Place,
         answer: Box<dyn Answer>,
@@ -118,6 +127,7 @@ impl Delivery {
         Self {
             incoming: Arc::new(incoming),
             delivered,
+            is_suspect: suspicion > UNSUSPECTED_DELIVERIES,
             queue_row,
             place,
             order_key: None,

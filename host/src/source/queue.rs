@@ -4,7 +4,10 @@
 //! its message (`Tx::take_queue_row`), so an answer only says that the row is in hand no more. Two hosts may peek at
 //! the same row; the one that does not get it in its transaction drops its delivery.
 //!
-//! **Invariant**: this file writes nothing to the database, and a row is delivered by this host once at a time.
+//! What a process had in hand when it died is not known afterwards. So the first look after the start counts itself in the
+//! rows at the head of the queue (`seen`): those that several starts found there are suspects.
+//!
+//! **Invariant**: this file writes nothing to the database but that count, and a row is delivered by this host once at a time.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -69,6 +72,7 @@ impl Queue {
             wake: Arc::clone(&wake),
             rows: Arc::default(),
             connection: None,
+            has_looked: false,
             poll: POLL_MIN,
             pause_until: None,
         };
@@ -236,6 +240,8 @@ struct Peeker {
     rows: Arc<Rows>,
     /// Dropping it closes it.
     connection: Option<Connection>,
+    /// This start is counted in the rows that it found.
+    has_looked: bool,
     poll: Duration,
     /// Nothing is to be found before this moment.
     pause_until: Option<Moment>,
@@ -277,14 +283,7 @@ impl Peeker {
         let now = Moment::now();
         let (hidden, next_in_sight) = self.rows.hidden(now);
         let limit = u32::try_from(wanted).unwrap_or(u32::MAX);
-        let peeked = match self.connection().await {
-            Ok(connection) => {
-                let (connection, name) = connection;
-                connection.peek_queue(name, &hidden, limit).await
-            }
-            Err(error) => Err(error),
-        };
-        match peeked {
+        match self.peek(&hidden, limit).await {
             Ok(found) if found.is_empty() => {
                 let until = Moment::now() + self.poll;
                 self.pause_until = Some(next_in_sight.map_or(until, |next| until.min(next)));
@@ -295,10 +294,12 @@ impl Peeker {
                 self.pause_until = None;
                 for row in found {
                     let number = row.number;
+                    let seen = row.seen.into();
                     let (delivered, answer) = self.rows.hold(number);
                     self.desk.lay_down(Delivery::new(
                         incoming(row),
                         delivered,
+                        seen,
                         Some(number),
                         Place {
                             generation: 0,
@@ -315,6 +316,18 @@ impl Peeker {
                 self.desk.fail(self.source_error(error));
             }
         }
+    }
+
+    async fn peek(&mut self, hidden: &[i64], limit: u32) -> Result<Vec<QueueRow>, StoreError> {
+        let is_first = !self.has_looked;
+        let (connection, name) = self.connection().await?;
+        if is_first {
+            // All that may be in hand of this process is asked for in the first look, since nothing is in hand yet.
+            connection.see_queue(name, limit).await?;
+        }
+        let found = connection.peek_queue(name, hidden, limit).await?;
+        self.has_looked = true;
+        Ok(found)
     }
 
     /// A row came back into sight, or will: the pause may be too long for it.

@@ -13,6 +13,7 @@ mod records;
 mod savepoints;
 mod session;
 mod sqlite;
+mod started;
 #[cfg(test)]
 mod test_servers;
 mod text;
@@ -32,6 +33,7 @@ pub use session::{
     HandlerMigration, NewQueueRow, OutboxRow, QueueRow, SessionOptions, StoreError,
     StoredDeadLetter,
 };
+pub use started::{Mark, MarkedFailure};
 pub use tx::{Committed, Ended, Parked, Settled, Tx};
 pub use value::{Column, ResultSet, SqlError, Value};
 

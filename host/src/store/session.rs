@@ -220,6 +220,8 @@ pub struct QueueRow {
     pub payload: Bytes,
     /// By the database's clock.
     pub enqueued_at: Option<Instant>,
+    /// How many starts of a host found the row at the head of its queue.
+    pub seen: u32,
 }
 
 /// A message to put into the embedded queue.

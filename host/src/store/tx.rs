@@ -236,6 +236,11 @@ impl Tx {
         self.connection.open_savepoints()
     }
 
+    /// The connection that it runs on, for this room's other files.
+    pub(super) fn connection(&mut self) -> &mut Connection {
+        &mut self.connection
+    }
+
     /// Returns what made this transaction unusable through no fault of its message: such a run is charged to nobody.
     pub fn fault(&self) -> Option<StoreError> {
         self.connection.fault()

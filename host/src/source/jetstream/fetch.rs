@@ -389,9 +389,11 @@ impl Fetcher {
             queue_id: None,
         };
         let answer = self.hand.hold(reply);
+        let delivered = u64::try_from(delivered).unwrap_or(1);
         let delivery = Delivery::new(
             incoming,
-            u64::try_from(delivered).unwrap_or(1),
+            delivered,
+            delivered,
             None,
             Place {
                 generation: self.generation,

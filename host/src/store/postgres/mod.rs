@@ -13,6 +13,7 @@ mod many;
 mod order;
 mod params;
 mod savepoints;
+mod started;
 mod statements;
 #[cfg(test)]
 mod tests;
@@ -42,6 +43,8 @@ use crate::message::{ComponentDigest, FailureClass, MessageId, Position, ShortHa
 
 /// The class of the advisory locks that hapax takes: `hapx` in ASCII.
 const LOCK_CLASS: i32 = 0x6861_7078;
+/// The class of the locks of suspects' runs: `haps` in ASCII.
+const LOCK_CLASS_RUNS: i32 = 0x6861_7073;
 /// The lock of migrations within the class.
 const LOCK_MIGRATIONS: i32 = 1;
 
@@ -62,6 +65,8 @@ pub struct PostgresSession {
     /// Numbers of components that are committed.
     components: HashMap<ComponentDigest, i32>,
     tx: TxState,
+    /// The lock of a suspect's run that this session holds.
+    run_lock: Option<i32>,
     /// True if the connection must be closed.
     broken: bool,
 }
@@ -97,6 +102,7 @@ impl PostgresSession {
             statements: Statements::default(),
             components: HashMap::new(),
             tx: TxState::default(),
+            run_lock: None,
             broken: false,
         })
     }
@@ -1086,7 +1092,8 @@ impl Session for PostgresSession {
     ) -> Result<Vec<QueueRow>, StoreError> {
         let rows = sqlx::query(
             "SELECT number, message_id, subject, headers::text, content_type, payload, \
-                 CASE WHEN isfinite(enqueued_at) THEN (extract(epoch FROM enqueued_at) * 1000000)::bigint END \
+                 CASE WHEN isfinite(enqueued_at) THEN (extract(epoch FROM enqueued_at) * 1000000)::bigint END, \
+                 seen \
              FROM hapax.queue \
              WHERE queue = $1 AND due_at <= now() AND NOT (number = ANY ($2)) \
              ORDER BY number LIMIT $3",
@@ -1109,6 +1116,7 @@ impl Session for PostgresSession {
                     content_type: row.try_get(4)?,
                     payload: row.try_get::<Vec<u8>, _>(5)?.into(),
                     enqueued_at: enqueued_at.map(instant_from_microseconds),
+                    seen: u32::try_from(row.try_get::<i32, _>(7)?).unwrap_or(0),
                 })
             })
             .collect::<Result<_, sqlx::Error>>()

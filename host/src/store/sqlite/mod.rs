@@ -13,6 +13,7 @@ mod many;
 mod order;
 mod params;
 mod savepoints;
+mod started;
 #[cfg(test)]
 mod tests;
 
@@ -99,6 +100,10 @@ pub struct SqliteSession {
     aborted: bool,
     fault: Option<StoreError>,
     savepoints: Savepoints,
+    /// The file whose lock keeps suspects of all hosts apart.
+    run_lock_path: PathBuf,
+    /// That file, while a suspect runs on this session.
+    run_lock: Option<std::fs::File>,
     /// True if the connection must be closed.
     broken: bool,
 }
@@ -232,6 +237,8 @@ impl SqliteSession {
             aborted: false,
             fault: None,
             savepoints: Savepoints::default(),
+            run_lock_path: started::lock_path(path),
+            run_lock: None,
             broken: false,
         };
         session.check_settings(path).await?;
@@ -1093,7 +1100,7 @@ impl Session for SqliteSession {
         limit: u32,
     ) -> Result<Vec<QueueRow>, StoreError> {
         let rows = sqlx::query(
-            "SELECT number, message_id, subject, headers, content_type, CAST(payload AS BLOB), enqueued_at \
+            "SELECT number, message_id, subject, headers, content_type, CAST(payload AS BLOB), enqueued_at, seen \
              FROM hapax_queue \
              WHERE queue = ?1 AND julianday(due_at) <= julianday('now') \
                  AND number NOT IN (SELECT value FROM json_each(?2)) \
@@ -1117,6 +1124,7 @@ impl Session for SqliteSession {
                     content_type: row.try_get(4)?,
                     payload: row.try_get::<Vec<u8>, _>(5)?.into(),
                     enqueued_at: instant_from_text(&enqueued_at),
+                    seen: u32::try_from(row.try_get::<i64, _>(7)?).unwrap_or(0),
                 })
             })
             .collect::<Result<_, sqlx::Error>>()
