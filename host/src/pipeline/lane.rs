@@ -156,11 +156,19 @@ impl Lane {
     }
 
     fn identify(&self, delivery: Delivery) -> Result<Member, Box<Doomed>> {
-        match self.handler.config.message_id.find(&delivery.incoming) {
+        let known = delivery
+            .carried
+            .as_ref()
+            .and_then(|carried| carried.message_id.clone());
+        let found = match known {
+            Some(id) => Ok(id),
+            None => self.handler.config.message_id.find(&delivery.incoming),
+        };
+        match found {
             Ok(id) => Ok(Member {
                 message: Message {
                     id,
-                    source: self.handler.config.source.clone(),
+                    source: delivery.source(&self.handler.config.source).to_owned(),
                     incoming: Arc::clone(&delivery.incoming),
                 },
                 payload_hash: ShortHash::of_payload(&delivery.incoming.payload),

@@ -8,14 +8,13 @@ use std::collections::HashSet;
 use tokio::time::Instant;
 
 use super::HandlerContext;
-use super::park::letter;
 use super::policy::{Failure, Outcome, classify};
 use crate::fault;
 use crate::message::{Message, ShortHash};
 use crate::source::{Delivery, SourceError};
 use crate::store::{
-    Baton, Claim, ClaimRequest, CommitError, Committed, Connection, DeadLetter, Ended, OutboxRow,
-    StoreError, Tx,
+    Baton, Claim, ClaimRequest, CommitError, Committed, Connection, Ended, OutboxRow, StoreError,
+    Tx,
 };
 
 /// A delivery whose message id was found.
@@ -109,9 +108,7 @@ pub(crate) async fn process(
                 continue;
             }
             Claim::Conflict { stored } => {
-                // Its id is taken, so its dead letter needs no claim and commits with the others.
-                let letter = batch[index].conflict_letter(handler, stored);
-                if let Err(why) = tx.bury(&letter, None).await {
+                if let Err(why) = handler.bury_conflict(&mut tx, &batch[index], stored).await {
                     return (tx.rollback().await, Processed::Again { batch, why });
                 }
                 conflicts += 1;
@@ -122,7 +119,11 @@ pub(crate) async fn process(
             let fitting = index;
             return (tx.rollback().await, Processed::TooLong { batch, fitting });
         }
-        let called = handler.component.call(tx, message, None, attempt).await;
+        let generation = batch[index].generation();
+        let called = handler
+            .component
+            .call_in_generation(tx, message, None, attempt, generation)
+            .await;
         fault::point("after-handler");
         match classify(&called) {
             Outcome::Commit => {
@@ -223,16 +224,6 @@ impl Member {
             id: self.message.id.clone(),
             payload_hash: self.payload_hash,
         }
-    }
-
-    fn conflict_letter(&self, handler: &HandlerContext, stored: ShortHash) -> DeadLetter {
-        let failure = Failure::conflict(&self.message, self.payload_hash, stored);
-        letter(
-            handler,
-            &self.delivery.incoming,
-            Some(&self.message.id),
-            &failure,
-        )
     }
 
     /// Answers the source with what the commit proves.

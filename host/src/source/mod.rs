@@ -6,6 +6,7 @@
 mod desk;
 pub mod identity;
 pub mod jetstream;
+pub mod merged;
 pub mod queue;
 
 use std::future::Future;
@@ -13,7 +14,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::message::{Incoming, MessageId};
+use crate::message::{Carried, Incoming, MessageId};
 use crate::store::{Parked, Settled};
 
 /// A boxed future, for traits that are used as objects.
@@ -79,6 +80,8 @@ pub struct Delivery {
     pub delivered: u64,
     /// The row's number, if the source is the embedded queue: it is taken inside the message's transaction.
     pub queue_row: Option<i64>,
+    /// Set if hapax carried the message itself. `incoming` then has the position and time of the source that delivered it first.
+    pub carried: Option<Carried>,
     answer: Box<dyn Answer>,
 }
 
@@ -103,8 +106,24 @@ impl Delivery {
             incoming: Arc::new(incoming),
             delivered,
             queue_row,
+            carried: None,
             answer,
         }
+    }
+
+    /// Says that hapax carried the message itself.
+    pub(crate) fn carried_from(mut self, carried: Option<Carried>) -> Self {
+        self.carried = carried;
+        self
+    }
+
+    /// Has `wrap` put something around the means to answer.
+    pub(crate) fn answered_through(
+        mut self,
+        wrap: impl FnOnce(Box<dyn Answer>) -> Box<dyn Answer>,
+    ) -> Self {
+        self.answer = wrap(self.answer);
+        self
     }
 
     /// Says that the message is done. `id` is the id under which it was claimed.

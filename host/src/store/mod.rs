@@ -6,6 +6,7 @@
 
 mod connection;
 mod guard;
+mod letters;
 mod migrations;
 mod postgres;
 mod records;
@@ -21,6 +22,8 @@ use std::fmt;
 use std::path::PathBuf;
 
 pub use connection::Connection;
+pub(crate) use letters::LetterSession;
+pub use letters::{LetterFilter, LetterState, LetterSummary, Reburied, Replay, Restored};
 pub use migrations::check_handler_migrations;
 pub(crate) use session::Session;
 pub use session::{

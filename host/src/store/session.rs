@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::{ResultSet, SqlError, Value};
 use crate::message::{
-    ComponentDigest, FailureClass, Header, Instant, MessageId, Position, ShortHash,
+    Carried, ComponentDigest, FailureClass, Header, Instant, MessageId, Position, ShortHash,
 };
 
 /// What one connection is for, and how long it may wait.
@@ -151,6 +151,8 @@ pub struct DeadLetter {
     pub payload: Bytes,
     /// When the source accepted it.
     pub published_at: Option<Instant>,
+    /// The id column that it had in the embedded queue.
+    pub queue_id: Option<String>,
     /// Why.
     pub class: FailureClass,
     /// Why, in words.
@@ -216,6 +218,8 @@ pub struct QueueRow {
     pub payload: Bytes,
     /// By the database's clock.
     pub enqueued_at: Option<Instant>,
+    /// Set in a consumer's own queue; `message_id` is then the id of the message, as far as it is known.
+    pub carried: Option<Carried>,
 }
 
 /// A message to put into the embedded queue.
@@ -383,7 +387,8 @@ pub(crate) trait Session: Sized + Send {
         rows: &[NewQueueRow],
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Returns due rows of a queue whose numbers are not in `in_hand`, at most `limit`, in order.
+    /// Returns due rows of a queue whose numbers are not in `in_hand`, at most `limit`: in order, or, of a consumer's own queue
+    /// (`@CONSUMER`), those first that are due longest.
     fn peek_queue(
         &mut self,
         queue: &str,

@@ -8,6 +8,7 @@
 
 mod connect;
 mod errors;
+mod letters;
 mod params;
 mod statements;
 #[cfg(test)]
@@ -21,6 +22,7 @@ use sqlx::{AssertSqlSafe, Either, PgConnection, Row as _, ValueRef as _};
 
 pub(super) use connect::{display, parse};
 use errors::Class;
+use letters::{LETTER_COLUMNS, read_carried};
 pub(super) use params::{is_decimal, is_uuid};
 use statements::{Prepared, Statements};
 
@@ -865,19 +867,14 @@ impl Session for PostgresSession {
     async fn write_dead_letter(&mut self, letter: &DeadLetter) -> Result<(), StoreError> {
         self.refuse_if_aborted().map_err(StoreError::Refused)?;
         let component = self.component(letter.component).await?;
-        // The attempts of an id that conflicts are another message's.
-        let own_id = letter
-            .message_id
-            .as_ref()
-            .filter(|_| letter.class != FailureClass::Conflict)
-            .map(MessageId::as_str);
+        let own_id = records::id_of_own_attempts(letter);
         let published_at = letter
             .published_at
             .and_then(|instant| instant_to_text(records::to_microseconds(instant), YEAR_MAX).ok());
         sqlx::query(
             "INSERT INTO hapax.dead_letters (consumer, handler, message_id, source, position, subject, headers, \
-                 content_type, payload, published_at, class, reason, component, attempts) \
-             VALUES ($1, $2, $3, $4, $5, $6, $7::text::json, $8, $9, $10::text::timestamptz, $11, $12, $13, ( \
+                 content_type, payload, published_at, class, reason, component, queue_id, attempts) \
+             VALUES ($1, $2, $3, $4, $5, $6, $7::text::json, $8, $9, $10::text::timestamptz, $11, $12, $13, $15, ( \
                  SELECT coalesce(json_agg(json_build_object( \
                      'attempt', attempt.attempt, \
                      'at', to_char(attempt.at AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"'), \
@@ -905,6 +902,7 @@ impl Session for PostgresSession {
         .bind(clean_reason(&letter.reason))
         .bind(component)
         .bind(own_id)
+        .bind(letter.queue_id.as_deref().map(clean))
         .execute(&mut self.connection)
         .await
         .map_err(|error| self.host_error(&error))?;
@@ -1046,13 +1044,21 @@ impl Session for PostgresSession {
         in_hand: &[i64],
         limit: u32,
     ) -> Result<Vec<QueueRow>, StoreError> {
-        let rows = sqlx::query(
+        // A consumer's own queue has an index in which rows that are not due cost nothing.
+        let (which, order) = if queue.starts_with('@') {
+            ("origin_source IS NOT NULL", "due_at, number")
+        } else {
+            ("true", "number")
+        };
+        let rows = sqlx::query(AssertSqlSafe(format!(
             "SELECT number, message_id, subject, headers::text, content_type, payload, \
-                 CASE WHEN isfinite(enqueued_at) THEN (extract(epoch FROM enqueued_at) * 1000000)::bigint END \
+                 CASE WHEN isfinite(enqueued_at) THEN (extract(epoch FROM enqueued_at) * 1000000)::bigint END, \
+                 origin_source, origin_position, (extract(epoch FROM origin_published_at) * 1000000)::bigint, \
+                 origin_queue_id, dead_letter, forced \
              FROM hapax.queue \
-             WHERE queue = $1 AND due_at <= now() AND NOT (number = ANY ($2)) \
-             ORDER BY number LIMIT $3",
-        )
+             WHERE queue = $1 AND due_at <= now() AND NOT (number = ANY ($2)) AND {which} \
+             ORDER BY {order} LIMIT $3"
+        )))
         .bind(queue)
         .bind(in_hand)
         .bind(i64::from(limit))
@@ -1063,9 +1069,11 @@ impl Session for PostgresSession {
             .map(|row| {
                 let headers: String = row.try_get(3)?;
                 let enqueued_at: Option<i64> = row.try_get(6)?;
+                let message_id: Option<String> = row.try_get(1)?;
                 Ok(QueueRow {
                     number: row.try_get(0)?,
-                    message_id: row.try_get(1)?,
+                    carried: read_carried(row, 7, message_id.as_deref())?,
+                    message_id,
                     subject: row.try_get(2)?,
                     headers: headers_from_json(&headers),
                     content_type: row.try_get(4)?,
@@ -1140,16 +1148,11 @@ impl Session for PostgresSession {
         consumer: &str,
         limit: u32,
     ) -> Result<Vec<StoredDeadLetter>, StoreError> {
-        let rows = sqlx::query(
-            "SELECT letter.id, letter.consumer, letter.handler, letter.message_id, letter.source, letter.position, \
-                 letter.subject, letter.headers::text, letter.content_type, letter.payload, \
-                 (extract(epoch FROM letter.published_at) * 1000000)::bigint, letter.class, letter.reason, \
-                 component.digest, letter.attempts::text, \
-                 (extract(epoch FROM letter.dead_at) * 1000000)::bigint \
-             FROM hapax.dead_letters AS letter \
+        let rows = sqlx::query(AssertSqlSafe(format!(
+            "SELECT {LETTER_COLUMNS} FROM hapax.dead_letters AS letter \
              LEFT JOIN hapax.components AS component ON component.id = letter.component \
-             WHERE letter.consumer = $1 ORDER BY letter.id LIMIT $2",
-        )
+             WHERE letter.consumer = $1 ORDER BY letter.id LIMIT $2"
+        )))
         .bind(consumer)
         .bind(i64::from(limit))
         .fetch_all(&mut self.connection)
@@ -1183,6 +1186,7 @@ impl PostgresSession {
                 content_type: row.try_get(8).map_err(broken)?,
                 payload: row.try_get::<Vec<u8>, _>(9).map_err(broken)?.into(),
                 published_at: published_at.map(instant_from_microseconds),
+                queue_id: row.try_get(16).map_err(broken)?,
                 class: records::stored_class(&class)?,
                 reason: row.try_get(12).map_err(broken)?,
                 component: records::stored_digest(digest)?,
