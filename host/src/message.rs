@@ -115,6 +115,32 @@ impl Incoming {
     }
 }
 
+/// Where a message came from that hapax carries itself: a row of a consumer's own queue, `@CONSUMER`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Carried {
+    /// The name of the source that delivered it first.
+    pub source: String,
+    /// Where that source held it.
+    pub position: Position,
+    /// When that source accepted it.
+    pub published_at: Option<Instant>,
+    /// Its id, if one was found. Absent, it is looked for in the handler's places.
+    pub message_id: Option<MessageId>,
+    /// The id column that it had in the embedded queue.
+    pub queue_id: Option<String>,
+    /// The number of the dead letter that is replayed.
+    pub dead_letter: Option<i64>,
+    /// It runs without a claim, although its id is taken.
+    pub forced: bool,
+}
+
+impl Carried {
+    /// Returns the name of the queue that holds what is carried for `consumer`. No configured source can have it.
+    pub fn queue(consumer: &str) -> String {
+        format!("@{consumer}")
+    }
+}
+
 /// A message with its id: what a handler is called with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {

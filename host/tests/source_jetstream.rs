@@ -168,6 +168,7 @@ async fn park(store: &TestStore, delivery: &Delivery) -> Parked {
         content_type: None,
         payload: delivery.incoming.payload.clone(),
         published_at: delivery.incoming.published_at,
+        queue_id: None,
         class: FailureClass::MissingId,
         reason: "a test".into(),
         component: None,

@@ -131,6 +131,7 @@ fn letter(position: &str) -> DeadLetter {
         content_type: None,
         payload: Bytes::from_static(b"payload"),
         published_at: None,
+        queue_id: None,
         class: FailureClass::Rejected,
         reason: "no".into(),
         component: None,

@@ -58,6 +58,7 @@ CREATE TABLE hapax_dead_letters (
     payload BLOB NOT NULL,
     -- To the microsecond: the source gave it.
     published_at TEXT,
+    queue_id TEXT,
     class TEXT NOT NULL,
     reason TEXT NOT NULL,
     attempts TEXT NOT NULL,
@@ -105,10 +106,20 @@ CREATE TABLE hapax_queue (
     enqueued_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')),
     due_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')) CHECK (julianday(due_at) IS NOT NULL),
     order_key TEXT,
-    seen INTEGER NOT NULL DEFAULT 0
+    seen INTEGER NOT NULL DEFAULT 0,
+    origin_source TEXT,
+    origin_position TEXT,
+    -- To the microsecond: the source gave it.
+    origin_published_at TEXT,
+    origin_queue_id TEXT,
+    dead_letter INTEGER,
+    forced INTEGER NOT NULL DEFAULT 0 CHECK (forced IN (0, 1))
 ) STRICT;
 CREATE INDEX hapax_queue_order ON hapax_queue (queue, number);
 CREATE INDEX hapax_queue_keys ON hapax_queue (queue, order_key, number) WHERE order_key IS NOT NULL;
+CREATE INDEX hapax_queue_carried_due ON hapax_queue (queue, due_at, number) WHERE origin_source IS NOT NULL;
+CREATE INDEX hapax_queue_carried_id ON hapax_queue (queue, message_id) WHERE origin_source IS NOT NULL;
+CREATE UNIQUE INDEX hapax_queue_dead_letter ON hapax_queue (dead_letter) WHERE dead_letter IS NOT NULL;
 
 CREATE TABLE hapax_handler_migrations (
     handler TEXT NOT NULL,

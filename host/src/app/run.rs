@@ -11,9 +11,11 @@ use super::{connect_and_migrate, handler_migrations, jetstream_options, open_sto
 use crate::config::{Config, HandlerConfig, SourceKind};
 use crate::exit::{CommandError, Exit};
 use crate::handler::{Handler, Runtime, RuntimeOptions};
+use crate::message::Carried;
 use crate::news::News;
 use crate::pipeline::{self, BatchObserver, HandlerContext, LaneDied, Stop, Suspects};
 use crate::source::jetstream::JetStream;
+use crate::source::merged::Merged;
 use crate::source::queue::Queue;
 use crate::source::{Source, SourceError};
 use crate::store::{Connection, Store, StoreError};
@@ -367,7 +369,15 @@ async fn connect_source(
             }
         };
         match connected {
-            Ok(source) => return Ok(Some(source)),
+            Ok(main) => {
+                let carried = Queue::new(Arc::clone(store), &Carried::queue(&handler.consumer));
+                return Ok(Some(Box::new(Merged::new(
+                    &handler.name,
+                    main,
+                    Box::new(carried),
+                    pipeline::in_hand_max(handler),
+                ))));
+            }
             Err(SourceError::Unavailable(why)) => {
                 if news.is_news(&why) {
                     tracing::warn!(source = %source.name, why = %one_line(&why), "waiting for the source");

@@ -5,6 +5,7 @@ use serde::Serialize;
 use super::{connect_and_migrate, jetstream_options, open_store};
 use crate::config::{Config, SourceKind};
 use crate::exit::CommandError;
+use crate::message::Carried;
 use crate::source::jetstream;
 
 /// One handler's figures.
@@ -24,7 +25,7 @@ pub struct HandlerStatus {
     pub rolled_back: u64,
     /// Messages in the dead letters.
     pub dead: u64,
-    /// Messages that wait in the source; absent if the source cannot be reached.
+    /// Messages that wait in the source, and those that hapax carries itself; absent if the source cannot be reached.
     pub backlog: Option<u64>,
     /// Why the backlog is absent.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -70,8 +71,12 @@ pub async fn status(config: &Config) -> Result<Vec<HandlerStatus>, CommandError>
             }
             None => Err("its source is not configured".to_owned()),
         };
+        let carried = connection
+            .queue_backlog(&Carried::queue(&handler.consumer))
+            .await
+            .map_err(failed)?;
         let (backlog, backlog_error) = match backlog {
-            Ok(backlog) => (Some(backlog), None),
+            Ok(backlog) => (Some(backlog + carried), None),
             Err(error) => (None, Some(error)),
         };
         let (backlog_error, backlog_hint) = match backlog_error {

@@ -88,9 +88,22 @@ impl Handler {
     ///
     /// *Cancellation*: dropped before it has ended, the transaction's connection is closed.
     pub async fn call(&self, tx: Tx, message: &Message, key: Option<&str>, attempt: u32) -> Called {
+        self.call_in_generation(tx, message, key, attempt, None)
+            .await
+    }
+
+    /// As `call`; with a generation, the ids of what it publishes are others than those of the message's first run.
+    pub async fn call_in_generation(
+        &self,
+        tx: Tx,
+        message: &Message,
+        key: Option<&str>,
+        attempt: u32,
+        generation: Option<i64>,
+    ) -> Called {
         // Declared first, so that it is given back last: an instance's slot is free only when its wasm store is gone.
         let _permit = self.component.runtime().permit().await;
-        Box::pin(self.call_permitted(tx, message, key, attempt)).await
+        Box::pin(self.call_permitted(tx, message, key, attempt, generation)).await
     }
 
     async fn call_permitted(
@@ -99,6 +112,7 @@ impl Handler {
         message: &Message,
         key: Option<&str>,
         attempt: u32,
+        generation: Option<i64>,
     ) -> Called {
         if fault::fails_this_call() {
             return Called {
@@ -119,7 +133,7 @@ impl Handler {
             options: Arc::clone(&self.options),
             message_id: message.id.clone(),
             limiter: Limiter::new(limits.memory_bytes),
-            outbox: Outbox::default(),
+            outbox: Outbox::in_generation(generation),
             log: LogLines::new(&self.options.name, message.id.as_str(), attempt),
             sql_called: false,
         };

@@ -1,6 +1,7 @@
 //! `hapax:handler/outbox`: messages to publish, held until the commit.
 //!
-//! **Invariant**: an id depends on consumer, message id and ordinal only, so that every run of a message gives the same.
+//! **Invariant**: an id depends on consumer, message id, ordinal and, in a forced replay, the letter's number only, so that every
+//! run of a message gives the same.
 
 use bytes::Bytes;
 
@@ -33,6 +34,7 @@ pub(super) struct Outbox {
     next_ordinal: u32,
     /// The open savepoints in their order, each with what was published before it.
     marks: Vec<Mark>,
+    generation: Option<i64>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -43,6 +45,14 @@ struct Mark {
 }
 
 impl Outbox {
+    /// For a run of which the ids are its own: a forced replay.
+    pub(super) fn in_generation(generation: Option<i64>) -> Self {
+        Self {
+            generation,
+            ..Self::default()
+        }
+    }
+
     /// Returns the messages, in order.
     pub(super) fn into_published(self) -> Vec<Outgoing> {
         self.published
@@ -134,7 +144,7 @@ impl Outbox {
         self.bytes += bytes;
         let ordinal = self.next_ordinal;
         self.next_ordinal += 1;
-        let id = outgoing_id(consumer, message_id, ordinal);
+        let id = outgoing_id(consumer, message_id, ordinal, self.generation);
         self.published.push(Outgoing {
             id: id.clone(),
             ordinal,
@@ -162,15 +172,23 @@ impl Outbox {
 
 /// Derives the id of a published message: 32 hexadecimal digits.
 ///
-/// *Encoding*: `ShortHash` over `outbox`, the consumer, the message id, and the ordinal as 4 bytes, big-endian. It must never change.
-fn outgoing_id(consumer: &str, message_id: &MessageId, ordinal: u32) -> String {
-    ShortHash::of(&[
+/// *Encoding*: `ShortHash` over `outbox`, the consumer, the message id, the ordinal as 4 bytes, big-endian, and the generation, if
+/// there is one, as 8 bytes, big-endian. It must never change.
+fn outgoing_id(
+    consumer: &str,
+    message_id: &MessageId,
+    ordinal: u32,
+    generation: Option<i64>,
+) -> String {
+    let (ordinal, generation) = (ordinal.to_be_bytes(), generation.map(i64::to_be_bytes));
+    let mut fields: Vec<&[u8]> = vec![
         b"outbox",
         consumer.as_bytes(),
         message_id.as_str().as_bytes(),
-        &ordinal.to_be_bytes(),
-    ])
-    .to_hex()
+        &ordinal,
+    ];
+    fields.extend(generation.as_ref().map(|bytes| &bytes[..]));
+    ShortHash::of(&fields).to_hex()
 }
 
 /// Refuses what no broker or database could carry as a name.
@@ -228,8 +246,19 @@ mod tests {
     #[test]
     fn ids_are_derived_and_never_change() {
         assert_eq!(
-            outgoing_id("credit", &id("m-1"), 0),
+            outgoing_id("credit", &id("m-1"), 0, None),
             ShortHash::of(&[b"outbox", b"credit", b"m-1", &[0, 0, 0, 0]]).to_hex()
+        );
+        assert_eq!(
+            outgoing_id("credit", &id("m-1"), 0, Some(258)),
+            ShortHash::of(&[
+                b"outbox",
+                b"credit",
+                b"m-1",
+                &[0, 0, 0, 0],
+                &[0, 0, 0, 0, 0, 0, 1, 2]
+            ])
+            .to_hex()
         );
         let mut outbox = Outbox::default();
         let first = outbox.publish("c", &id("m"), outgoing("a", 0)).unwrap();

@@ -253,7 +253,7 @@ impl Lane {
 
     /// Writes when rows of the queue come again. Returns the numbers of those that are there; `None` when the host drains
     /// before it could.
-    async fn write_put_off(&mut self, rows: &[PutOff]) -> Option<Vec<i64>> {
+    pub(super) async fn write_put_off(&mut self, rows: &[PutOff]) -> Option<Vec<i64>> {
         let mut pause = Pause::default();
         loop {
             let mut connection = self.connection().await?;
@@ -274,11 +274,19 @@ impl Lane {
     }
 
     fn identify(&self, delivery: Delivery) -> Result<Member, Box<Doomed>> {
-        match self.handler.config.message_id.find(&delivery.incoming) {
+        let known = delivery
+            .carried
+            .as_ref()
+            .and_then(|carried| carried.message_id.clone());
+        let found = match known {
+            Some(id) => Ok(id),
+            None => self.handler.config.message_id.find(&delivery.incoming),
+        };
+        match found {
             Ok(id) => Ok(Member {
                 message: Message {
                     id,
-                    source: self.handler.config.source.clone(),
+                    source: delivery.source(&self.handler.config.source).to_owned(),
                     incoming: Arc::clone(&delivery.incoming),
                 },
                 payload_hash: ShortHash::of_payload(&delivery.incoming.payload),
@@ -375,7 +383,7 @@ impl Lane {
             "failed, will be retried"
         );
         match row {
-            None => report.retries.push((wait, member.delivery)),
+            None => self.wait_for_retry(member, wait, report).await,
             Some(row) => {
                 let row = PutOff { wait, ..row };
                 if self.write_put_off(&[row]).await.is_some() {

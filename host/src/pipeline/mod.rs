@@ -13,18 +13,19 @@ mod order;
 mod park;
 mod policy;
 mod process;
+mod replay;
 mod suspect;
+mod waiting;
 
 use std::sync::Arc;
 
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use crate::config::{ConflictPolicy, Dedup, HandlerConfig};
+use crate::config::{ConflictPolicy, HandlerConfig};
 use crate::handler::{Handler, Outgoing};
-use crate::message::{Message, MessageId};
-use crate::store::{Baton, Claim, ClaimRequest, OutboxRow, Store, StoreError, Tx};
+use crate::message::Message;
+use crate::store::{Baton, OutboxRow, Store};
 use batch::{BatchSizes, Took};
-use process::Member;
 
 pub use counters::LiveCounters;
 pub use dispatch::{LaneDied, Stop, in_hand_max, run};
@@ -133,20 +134,6 @@ impl HandlerContext {
                 duplicates,
             });
         }
-    }
-
-    /// Claims the ids of a batch, unless the handler is configured to go without.
-    async fn claim(&self, tx: &mut Tx, batch: &[Member]) -> Result<Vec<Claim>, StoreError> {
-        if self.config.dedup == Dedup::Off {
-            let ids: Vec<MessageId> = batch
-                .iter()
-                .map(|member| member.message.id.clone())
-                .collect();
-            return tx.go_without_claims(&self.consumer, &ids).await;
-        }
-        let requests: Vec<ClaimRequest> = batch.iter().map(Member::claim_request).collect();
-        tx.claim(&self.consumer, &requests, Some(self.component.digest()))
-            .await
     }
 
     fn ignores_conflicts(&self) -> bool {

@@ -281,7 +281,11 @@ pub(super) async fn waits(
         .any(|member| member.delivery.queue_row.is_some());
     if is_queue {
         let heads = tx.queue_heads(&handler.config.source, &keys).await?;
+        // A replay runs when it was asked for, whatever stands before it.
         for (member, wait) in batch.iter().zip(&mut waits) {
+            if member.delivery.letter().is_some() {
+                continue;
+            }
             *wait = heads
                 .iter()
                 .find(|head| {
@@ -297,7 +301,8 @@ pub(super) async fn waits(
     if order.on_dead == OnDead::Hold {
         let held = tx.keys_with_dead_letters(&handler.consumer, &keys).await?;
         for (member, wait) in batch.iter().zip(&mut waits) {
-            if let Some(key) = member.delivery.order_key.as_deref()
+            if member.delivery.letter().is_none()
+                && let Some(key) = member.delivery.order_key.as_deref()
                 && held.iter().any(|held| held == key)
             {
                 *wait = Some(wait.unwrap_or_default().max(HELD_PAUSE));

@@ -2,11 +2,12 @@
 
 use super::HandlerContext;
 use super::policy::Failure;
-use crate::config::Dedup;
 use crate::fault;
 use crate::message::{Message, MessageId, ShortHash};
 use crate::source::Delivery;
-use crate::store::{Claim, ClaimRequest, CommitError, Connection, DeadLetter, StoreError, Tx};
+use crate::store::{
+    Claim, ClaimRequest, CommitError, Connection, DeadLetter, Reburied, StoreError, Tx,
+};
 
 /// A message that is given up on.
 #[derive(Debug)]
@@ -50,9 +51,9 @@ pub(super) async fn park(
     }
     let is_conflict = doomed.failure.class == crate::message::FailureClass::Conflict;
     // Without claims the same id may still succeed later: the letter is one for its position.
-    let is_off = handler.config.dedup == Dedup::Off;
+    let claims = handler.claims(&doomed.delivery);
     let request = match &doomed.identity {
-        Some((message, payload_hash)) if !is_conflict && !is_off => Some(ClaimRequest {
+        Some((message, payload_hash)) if !is_conflict && claims => Some(ClaimRequest {
             id: message.id.clone(),
             payload_hash: *payload_hash,
         }),
@@ -60,11 +61,20 @@ pub(super) async fn park(
     };
     let id = doomed.identity.as_ref().map(|(message, _)| &message.id);
     let letter = letter(handler, &doomed.delivery, id, &doomed.failure);
-    let found = match tx.bury(&letter, request.as_ref()).await {
-        Ok(found) => found,
+    let buried = match doomed.delivery.letter() {
+        Some(number) => tx.bury_again(number, &letter, request.as_ref()).await,
+        None => match tx.bury(&letter, request.as_ref()).await {
+            Ok(Some(Claim::Duplicate { .. })) => Ok(Reburied::Succeeded),
+            Ok(Some(Claim::Conflict { stored })) => Ok(Reburied::Conflict { stored }),
+            Ok(Some(Claim::Fresh { .. }) | None) => Ok(Reburied::Rewritten),
+            Err(why) => Err(why),
+        },
+    };
+    let buried = match buried {
+        Ok(buried) => buried,
         Err(why) => return (tx.rollback().await, Parking::Again(doomed, why)),
     };
-    if let (Some(Claim::Conflict { stored }), Some((message, hash))) = (&found, &doomed.identity) {
+    if let (Reburied::Conflict { stored }, Some((message, hash))) = (&buried, &doomed.identity) {
         // Another payload under this id was claimed since this one last ran.
         let failure = Failure::conflict(message, *hash, *stored);
         let connection = tx.rollback().await;
@@ -92,8 +102,12 @@ pub(super) async fn park(
         failure,
     } = *doomed;
     let id = identity.as_ref().map(|(message, _)| &message.id);
-    let answered = match (&found, id) {
-        (Some(Claim::Duplicate { .. }), Some(id)) => {
+    let answered = match (&buried, id) {
+        (Reburied::Dropped, _) => {
+            fault::point("before-ack");
+            delivery.term(&committed.parked).await
+        }
+        (Reburied::Succeeded, Some(id)) => {
             // Another host finished it while this one gave up.
             fault::point("before-ack");
             handler.settled(0, 1);
@@ -133,13 +147,14 @@ pub(super) fn letter(
         consumer: handler.consumer.clone(),
         handler: handler.name.clone(),
         message_id: id.cloned(),
-        source: handler.config.source.clone(),
+        source: delivery.source(&handler.config.source).to_owned(),
         position: incoming.position.clone(),
         subject: incoming.subject.clone(),
         headers: incoming.headers.clone(),
         content_type: incoming.content_type.clone(),
         payload: incoming.payload.clone(),
         published_at: incoming.published_at,
+        queue_id: incoming.queue_id.clone(),
         class: failure.class,
         reason: failure.reason.clone(),
         component: Some(handler.component.digest()),

@@ -7,15 +7,14 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use super::batch::Took;
-use super::park::letter;
 use super::policy::{Failure, Outcome, classify};
 use super::{HandlerContext, order};
 use crate::fault;
 use crate::message::{Message, ShortHash};
 use crate::source::{Delivery, SourceError};
 use crate::store::{
-    Baton, Claim, ClaimRequest, CommitError, Committed, Connection, DeadLetter, Ended, OutboxRow,
-    StoreError, Tx,
+    Baton, Claim, ClaimRequest, CommitError, Committed, Connection, Ended, OutboxRow, StoreError,
+    Tx,
 };
 
 /// A delivery whose message id was found.
@@ -126,9 +125,7 @@ pub(crate) async fn process(
                 continue;
             }
             Claim::Conflict { stored } => {
-                // Its id is taken, so its dead letter needs no claim and commits with the others.
-                let letter = batch[index].conflict_letter(handler, stored);
-                if let Err(why) = tx.bury(&letter, None).await {
+                if let Err(why) = handler.bury_conflict(&mut tx, &batch[index], stored).await {
                     return (tx.rollback().await, Processed::Again { batch, why });
                 }
                 conflicts += 1;
@@ -140,9 +137,13 @@ pub(crate) async fn process(
             return (tx.rollback().await, Processed::TooLong { batch, fitting });
         }
         let key = batch[index].delivery.order_key.as_deref();
+        let generation = batch[index].generation();
         calls.note(message.id.as_str(), attempt);
         let started = Instant::now();
-        let called = handler.component.call(tx, message, key, attempt).await;
+        let called = handler
+            .component
+            .call_in_generation(tx, message, key, attempt, generation)
+            .await;
         calling += started.elapsed();
         fault::point_of("after-handler", &batch[index].message.id);
         match classify(&called) {
@@ -256,11 +257,6 @@ impl Member {
             id: self.message.id.clone(),
             payload_hash: self.payload_hash,
         }
-    }
-
-    fn conflict_letter(&self, handler: &HandlerContext, stored: ShortHash) -> DeadLetter {
-        let failure = Failure::conflict(&self.message, self.payload_hash, stored);
-        letter(handler, &self.delivery, Some(&self.message.id), &failure)
     }
 
     /// Answers the source with what the commit proves.

@@ -6,6 +6,7 @@
 mod desk;
 pub mod identity;
 pub mod jetstream;
+pub mod merged;
 pub mod queue;
 
 use std::future::Future;
@@ -13,7 +14,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::message::{Incoming, MessageId};
+use crate::message::{Carried, Incoming, MessageId};
 use crate::store::{Parked, Settled};
 
 /// How often a message may be delivered before it is a suspect: a host may have died of it. Twice happens to the innocent:
@@ -101,6 +102,8 @@ pub struct Delivery {
     pub place: Place,
     /// The value of `order_by`; absent until the pipeline has looked for it, and where there is none.
     pub(crate) order_key: Option<Arc<str>>,
+    /// Set if hapax carried the message itself. `incoming` then has the position and time of the source that delivered it first.
+    pub carried: Option<Carried>,
     answer: Box<dyn Answer>,
 }
 
@@ -131,6 +134,7 @@ impl Delivery {
             queue_row,
             place,
             order_key: None,
+            carried: None,
             answer,
         }
     }
@@ -139,6 +143,21 @@ impl Delivery {
     /// again after the ack wait.)
     pub(crate) fn let_go(self) {
         self.answer.let_go();
+    }
+
+    /// Says that hapax carried the message itself.
+    pub(crate) fn carried_from(mut self, carried: Option<Carried>) -> Self {
+        self.carried = carried;
+        self
+    }
+
+    /// Has `wrap` put something around the means to answer.
+    pub(crate) fn answered_through(
+        mut self,
+        wrap: impl FnOnce(Box<dyn Answer>) -> Box<dyn Answer>,
+    ) -> Self {
+        self.answer = wrap(self.answer);
+        self
     }
 
     /// Says that the message is done. `id` is the id under which it was claimed.

@@ -19,7 +19,7 @@ use tokio::time::Instant as Moment;
 
 use super::desk::{CloseOnDrop, Desk, lock};
 use super::{Answer, BoxFuture, Delivery, Place, Source, SourceError};
-use crate::message::{Incoming, Position};
+use crate::message::{Carried, Incoming, Position};
 use crate::store::{Connection, QueueRow, SessionOptions, Store, StoreError};
 
 /// The pause after the first empty look; it doubles up to `POLL_MAX`.
@@ -296,17 +296,14 @@ impl Peeker {
                     let number = row.number;
                     let seen = row.seen.into();
                     let (delivered, answer) = self.rows.hold(number);
-                    self.desk.lay_down(Delivery::new(
-                        incoming(row),
-                        delivered,
-                        seen,
-                        Some(number),
-                        Place {
-                            generation: 0,
-                            number: number.unsigned_abs(),
-                        },
-                        answer,
-                    ));
+                    let (incoming, carried) = incoming(row);
+                    let place = Place {
+                        generation: 0,
+                        number: number.unsigned_abs(),
+                    };
+                    let delivery =
+                        Delivery::new(incoming, delivered, seen, Some(number), place, answer);
+                    self.desk.lay_down(delivery.carried_from(carried));
                 }
                 self.desk.hand_over();
             }
@@ -378,8 +375,8 @@ impl Peeker {
     }
 }
 
-fn incoming(row: QueueRow) -> Incoming {
-    Incoming {
+fn incoming(row: QueueRow) -> (Incoming, Option<Carried>) {
+    let incoming = Incoming {
         subject: row.subject,
         headers: row.headers,
         content_type: row.content_type,
@@ -387,6 +384,18 @@ fn incoming(row: QueueRow) -> Incoming {
         published_at: row.enqueued_at,
         position: Position(row.number.to_string()),
         queue_id: row.message_id,
+    };
+    match row.carried {
+        None => (incoming, None),
+        Some(carried) => (
+            Incoming {
+                published_at: carried.published_at,
+                position: carried.position.clone(),
+                queue_id: carried.queue_id.clone(),
+                ..incoming
+            },
+            Some(carried),
+        ),
     }
 }
 

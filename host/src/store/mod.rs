@@ -6,6 +6,7 @@
 
 mod connection;
 mod guard;
+mod letters;
 mod migrations;
 mod order;
 mod postgres;
@@ -24,6 +25,8 @@ use std::fmt;
 use std::path::PathBuf;
 
 pub use connection::Connection;
+pub(crate) use letters::LetterSession;
+pub use letters::{LetterFilter, LetterState, LetterSummary, Reburied, Replay, Restored};
 pub use migrations::check_handler_migrations;
 pub use order::{PutOff, QueueHead};
 pub use savepoints::{SAVEPOINTS_MAX, Savepoint};

@@ -2,10 +2,13 @@
 //!
 //! **Invariant**: no I/O and no sqlx here.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
-use super::{Attempt, Claim, ClaimAs, ClaimRequest, Counters, SqlError, StoreError, Value};
-use crate::message::{ComponentDigest, FailureClass, Instant, MessageId, ShortHash};
+use super::text::{clean, clean_reason};
+use super::{
+    Attempt, Claim, ClaimAs, ClaimRequest, Counters, DeadLetter, SqlError, StoreError, Value,
+};
+use crate::message::{ComponentDigest, FailureClass, Instant, MessageId, ShortHash, hex};
 
 /// The largest result of one query, in bytes of its values: a handler's `limits.rows` bounds only their number.
 pub(crate) const RESULT_MAX_BYTES: usize = 64 * 1024 * 1024;
@@ -114,11 +117,7 @@ pub(crate) fn outcome_text(claim_as: ClaimAs) -> &'static str {
 pub(crate) fn settled_claim(request: &ClaimRequest, hash: &[u8], outcome: &str) -> Claim {
     if hash == request.payload_hash.0 {
         Claim::Duplicate {
-            outcome: if outcome == "dead" {
-                ClaimAs::Dead
-            } else {
-                ClaimAs::Done
-            },
+            outcome: outcome_of(outcome),
         }
     } else {
         let mut stored = [0; 16];
@@ -208,13 +207,48 @@ pub(crate) fn stored_digest(
         .transpose()
 }
 
-#[derive(Deserialize)]
+/// Reads what `outcome_text` writes.
+pub(crate) fn outcome_of(text: &str) -> ClaimAs {
+    if text == "dead" {
+        ClaimAs::Dead
+    } else {
+        ClaimAs::Done
+    }
+}
+
+/// Returns the id whose recorded attempts are this letter's: those of an id that conflicts are another message's.
+pub(crate) fn id_of_own_attempts(letter: &DeadLetter) -> Option<&str> {
+    letter
+        .message_id
+        .as_ref()
+        .filter(|_| letter.class != FailureClass::Conflict)
+        .map(MessageId::as_str)
+}
+
+#[derive(Serialize, Deserialize)]
 struct AttemptRecord {
     attempt: u32,
     at: String,
     class: String,
     error: String,
     component: Option<String>,
+}
+
+/// Writes what `stored_attempts` reads.
+pub(crate) fn attempts_to_json(attempts: &[Attempt]) -> String {
+    let records: Vec<AttemptRecord> = attempts
+        .iter()
+        .map(|attempt| AttemptRecord {
+            attempt: attempt.number,
+            at: clean(&attempt.at),
+            class: attempt.class.as_str().to_owned(),
+            error: clean_reason(&attempt.error),
+            component: attempt
+                .component
+                .map(|ComponentDigest(digest)| hex(&digest)),
+        })
+        .collect();
+    serde_json::to_string(&records).unwrap_or_else(|_| "[]".to_owned())
 }
 
 /// Reads the `attempts` column of a dead letter.

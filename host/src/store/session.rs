@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::{ResultSet, Savepoint, SqlError, Value};
 use crate::message::{
-    ComponentDigest, FailureClass, Header, Instant, MessageId, Position, ShortHash,
+    Carried, ComponentDigest, FailureClass, Header, Instant, MessageId, Position, ShortHash,
 };
 
 /// What one connection is for, and how long it may wait.
@@ -153,6 +153,8 @@ pub struct DeadLetter {
     pub payload: Bytes,
     /// When the source accepted it.
     pub published_at: Option<Instant>,
+    /// The id column that it had in the embedded queue.
+    pub queue_id: Option<String>,
     /// Why.
     pub class: FailureClass,
     /// Why, in words.
@@ -222,6 +224,8 @@ pub struct QueueRow {
     pub enqueued_at: Option<Instant>,
     /// How many starts of a host found the row at the head of its queue.
     pub seen: u32,
+    /// Set in a consumer's own queue; `message_id` is then the id of the message, as far as it is known.
+    pub carried: Option<Carried>,
 }
 
 /// A message to put into the embedded queue.
@@ -418,7 +422,8 @@ pub(crate) trait Session: Sized + Send {
         rows: &[NewQueueRow],
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Returns due rows of a queue whose numbers are not in `in_hand`, at most `limit`, in order.
+    /// Returns due rows of a queue whose numbers are not in `in_hand`, at most `limit`: in order, or, of a consumer's own queue
+    /// (`@CONSUMER`), those first that are due longest.
     fn peek_queue(
         &mut self,
         queue: &str,

@@ -1,12 +1,17 @@
 //! The delivery's transaction, and the proofs that only its commit can give.
 
 use std::collections::HashSet;
+use std::time::Duration;
 
+use super::letters::{Reburied, Replay, Restored};
 use super::session::{
     Baton, Claim, ClaimAs, ClaimRequest, CommitError, DeadLetter, OutboxRow, StoreError,
 };
-use super::{Connection, ResultSet, Savepoint, Session as _, SqlError, Value};
-use crate::message::{ComponentDigest, MessageId, Position};
+use super::{
+    Connection, LetterSession as _, ResultSet, Savepoint, Session as _, SqlError, StoredDeadLetter,
+    Value,
+};
+use crate::message::{Carried, ComponentDigest, Incoming, MessageId, Position, ShortHash};
 
 /// Proof that messages may be acknowledged: their effects are committed, by this transaction or by an earlier one.
 ///
@@ -23,7 +28,8 @@ impl Settled {
     }
 }
 
-/// Proof that messages are in the dead letters: they may be given back as never to be delivered again.
+/// Proof that messages are in the dead letters, or were dropped from them by a person: they may be given back as never to be
+/// delivered again.
 #[derive(Debug)]
 pub struct Parked {
     positions: Vec<Position>,
@@ -166,6 +172,190 @@ impl Tx {
     /// `Busy` if the wait ran out.
     pub async fn wait_for_queue_row(&mut self, number: i64) -> Result<bool, StoreError> {
         self.connection.wait_for_queue_row(number).await
+    }
+
+    /// Has hapax carry a message itself: puts it into the consumer's own queue, due after `wait` by the database's clock, and
+    /// covers its id, so that its source may be told that it is done.
+    ///
+    /// `incoming` gives its bytes, `carried` all else. A row that carries the same id with the same payload already, or replays
+    /// the same letter, only gets the new time. Take the row of a delivery that was carried before, first.
+    ///
+    /// # Errors
+    /// `Busy` if that row is in hand elsewhere.
+    pub async fn carry(
+        &mut self,
+        consumer: &str,
+        carried: &Carried,
+        incoming: &Incoming,
+        wait: Duration,
+    ) -> Result<(), StoreError> {
+        self.connection
+            .carry(consumer, carried, incoming, wait)
+            .await?;
+        self.claimed.extend(carried.message_id.clone());
+        Ok(())
+    }
+
+    /// Begins replays: locks their letters, and deletes the dead claims of their ids, so that a claim is fresh. Returns the
+    /// letters that are there; the others were dropped.
+    ///
+    /// All of it comes back if the transaction does not commit.
+    ///
+    /// # Errors
+    /// `Busy` if somebody else has one of the letters in hand.
+    pub async fn begin_replays(
+        &mut self,
+        consumer: &str,
+        replays: &[Replay],
+    ) -> Result<HashSet<i64>, StoreError> {
+        let numbers: Vec<i64> = replays.iter().map(|replay| replay.letter).collect();
+        let found: HashSet<i64> = self
+            .connection
+            .lock_letters(consumer, &numbers)
+            .await?
+            .into_iter()
+            .collect();
+        let claims: Vec<_> = replays
+            .iter()
+            .filter(|replay| found.contains(&replay.letter))
+            .filter_map(|replay| replay.claim.clone())
+            .collect();
+        if !claims.is_empty() {
+            self.connection
+                .release_dead_claims(consumer, &claims)
+                .await?;
+        }
+        Ok(found)
+    }
+
+    /// Deletes the letters of replays that end with this commit.
+    ///
+    /// # Errors
+    /// As `StoreError` says.
+    pub async fn end_replays(&mut self, consumer: &str, letters: &[i64]) -> Result<(), StoreError> {
+        if letters.is_empty() {
+            return Ok(());
+        }
+        self.connection.delete_letters(consumer, letters).await
+    }
+
+    /// Covers the id of a message that nothing is to be done for any more: its letter was dropped.
+    pub fn let_go(&mut self, id: &MessageId) {
+        self.claimed.insert(id.clone());
+    }
+
+    /// Keeps a replay that failed for good under its letter's number: with the new reason, and the new attempts after the old
+    /// ones. As with `bury`, an id that can be claimed is claimed first.
+    ///
+    /// # Errors
+    /// `Busy` if the id or the letter is in hand elsewhere.
+    pub async fn bury_again(
+        &mut self,
+        number: i64,
+        letter: &DeadLetter,
+        claim: Option<&ClaimRequest>,
+    ) -> Result<Reburied, StoreError> {
+        let found = self
+            .connection
+            .lock_letters(&letter.consumer, &[number])
+            .await?;
+        if found.is_empty() {
+            self.parked.push(letter.position.clone());
+            return Ok(Reburied::Dropped);
+        }
+        let claim = match claim {
+            None => None,
+            Some(request) => {
+                // Its own dead claim gives way to one that is fresh: to a duplicate, recorded attempts would count no more.
+                let own = (request.id.clone(), request.payload_hash);
+                self.connection
+                    .release_dead_claims(&letter.consumer, &[own])
+                    .await?;
+                self.connection
+                    .claim(
+                        &letter.consumer,
+                        std::slice::from_ref(request),
+                        ClaimAs::Dead,
+                        letter.component,
+                    )
+                    .await?
+                    .pop()
+            }
+        };
+        match claim {
+            Some(Claim::Duplicate {
+                outcome: ClaimAs::Done,
+            }) => {
+                self.connection
+                    .delete_letters(&letter.consumer, &[number])
+                    .await?;
+                self.claimed.extend(letter.message_id.clone());
+                return Ok(Reburied::Succeeded);
+            }
+            Some(Claim::Conflict { stored }) => return Ok(Reburied::Conflict { stored }),
+            Some(
+                Claim::Duplicate {
+                    outcome: ClaimAs::Dead,
+                }
+                | Claim::Fresh { .. },
+            )
+            | None => {}
+        }
+        self.connection.rewrite_letter(number, letter).await?;
+        self.parked.push(letter.position.clone());
+        Ok(Reburied::Rewritten)
+    }
+
+    /// Puts a letter back that was dropped, with its dead claim if it had one. Its number stays if it is free and was given
+    /// before.
+    ///
+    /// # Errors
+    /// As `StoreError` says.
+    pub async fn restore(
+        &mut self,
+        stored: &StoredDeadLetter,
+        is_claimed: bool,
+    ) -> Result<Restored, StoreError> {
+        let letter = &stored.letter;
+        let payload_hash = ShortHash::of_payload(&letter.payload);
+        if let Some(id) = &letter.message_id
+            && self
+                .connection
+                .is_done(&letter.consumer, id, payload_hash)
+                .await?
+        {
+            return Ok(Restored::Succeeded);
+        }
+        let Some(number) = self.connection.insert_letter(stored).await? else {
+            return Ok(Restored::IsThere);
+        };
+        if let (Some(id), true) = (&letter.message_id, is_claimed) {
+            let request = ClaimRequest {
+                id: id.clone(),
+                payload_hash,
+            };
+            let claim = self
+                .connection
+                .claim(
+                    &letter.consumer,
+                    &[request],
+                    ClaimAs::Dead,
+                    letter.component,
+                )
+                .await?
+                .pop();
+            if let Some(Claim::Duplicate {
+                outcome: ClaimAs::Done,
+            }) = claim
+            {
+                // It was claimed since the look above.
+                self.connection
+                    .delete_letters(&letter.consumer, &[number])
+                    .await?;
+                return Ok(Restored::Succeeded);
+            }
+        }
+        Ok(Restored::As(number))
     }
 
     /// Runs one statement of the handler. Returns the rows affected.

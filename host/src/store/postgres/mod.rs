@@ -9,6 +9,7 @@
 
 mod connect;
 mod errors;
+mod letters;
 mod many;
 mod order;
 mod params;
@@ -26,6 +27,7 @@ use sqlx::{AssertSqlSafe, Either, PgConnection, Row as _, ValueRef as _};
 
 pub(super) use connect::{display, parse};
 use errors::Class;
+use letters::{LETTER_COLUMNS, read_carried};
 pub(super) use params::{is_decimal, is_uuid};
 use statements::{Prepared, Statements};
 
@@ -883,7 +885,8 @@ impl Session for PostgresSession {
         self.refuse_if_aborted().map_err(StoreError::Refused)?;
         sqlx::query_scalar(
             "DELETE FROM hapax.queue WHERE number IN \
-                 (SELECT number FROM hapax.queue WHERE number = ANY ($1) ORDER BY number FOR UPDATE SKIP LOCKED) \
+                 (SELECT number FROM hapax.queue WHERE number = ANY ($1) AND due_at <= clock_timestamp() \
+                      ORDER BY number FOR UPDATE SKIP LOCKED) \
              RETURNING number",
         )
         .bind(numbers)
@@ -905,19 +908,14 @@ impl Session for PostgresSession {
     async fn write_dead_letter(&mut self, letter: &DeadLetter) -> Result<(), StoreError> {
         self.refuse_if_aborted().map_err(StoreError::Refused)?;
         let component = self.component(letter.component).await?;
-        // The attempts of an id that conflicts are another message's.
-        let own_id = letter
-            .message_id
-            .as_ref()
-            .filter(|_| letter.class != FailureClass::Conflict)
-            .map(MessageId::as_str);
+        let own_id = records::id_of_own_attempts(letter);
         let published_at = letter
             .published_at
             .and_then(|instant| instant_to_text(records::to_microseconds(instant), YEAR_MAX).ok());
         sqlx::query(
             "INSERT INTO hapax.dead_letters (consumer, handler, message_id, source, position, subject, headers, \
-                 content_type, payload, published_at, class, reason, component, order_key, attempts) \
-             VALUES ($1, $2, $3, $4, $5, $6, $7::text::json, $8, $9, $10::text::timestamptz, $11, $12, $13, $15, ( \
+                 content_type, payload, published_at, class, reason, component, order_key, queue_id, attempts) \
+             VALUES ($1, $2, $3, $4, $5, $6, $7::text::json, $8, $9, $10::text::timestamptz, $11, $12, $13, $15, $16, ( \
                  SELECT coalesce(json_agg(json_build_object( \
                      'attempt', attempt.attempt, \
                      'at', to_char(attempt.at AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"'), \
@@ -946,6 +944,7 @@ impl Session for PostgresSession {
         .bind(component)
         .bind(own_id)
         .bind(letter.order_key.as_deref().map(clean))
+        .bind(letter.queue_id.as_deref().map(clean))
         .execute(&mut self.connection)
         .await
         .map_err(|error| self.host_error(&error))?;
@@ -1090,14 +1089,21 @@ impl Session for PostgresSession {
         in_hand: &[i64],
         limit: u32,
     ) -> Result<Vec<QueueRow>, StoreError> {
-        let rows = sqlx::query(
+        // A consumer's own queue has an index in which rows that are not due cost nothing.
+        let (which, order) = if queue.starts_with('@') {
+            ("origin_source IS NOT NULL", "due_at, number")
+        } else {
+            ("true", "number")
+        };
+        let rows = sqlx::query(AssertSqlSafe(format!(
             "SELECT number, message_id, subject, headers::text, content_type, payload, \
                  CASE WHEN isfinite(enqueued_at) THEN (extract(epoch FROM enqueued_at) * 1000000)::bigint END, \
-                 seen \
+                 origin_source, origin_position, (extract(epoch FROM origin_published_at) * 1000000)::bigint, \
+                 origin_queue_id, dead_letter, forced, seen \
              FROM hapax.queue \
-             WHERE queue = $1 AND due_at <= now() AND NOT (number = ANY ($2)) \
-             ORDER BY number LIMIT $3",
-        )
+             WHERE queue = $1 AND due_at <= now() AND NOT (number = ANY ($2)) AND {which} \
+             ORDER BY {order} LIMIT $3"
+        )))
         .bind(queue)
         .bind(in_hand)
         .bind(i64::from(limit))
@@ -1108,15 +1114,17 @@ impl Session for PostgresSession {
             .map(|row| {
                 let headers: String = row.try_get(3)?;
                 let enqueued_at: Option<i64> = row.try_get(6)?;
+                let message_id: Option<String> = row.try_get(1)?;
                 Ok(QueueRow {
                     number: row.try_get(0)?,
-                    message_id: row.try_get(1)?,
+                    carried: read_carried(row, 7, message_id.as_deref())?,
+                    message_id,
                     subject: row.try_get(2)?,
                     headers: headers_from_json(&headers),
                     content_type: row.try_get(4)?,
                     payload: row.try_get::<Vec<u8>, _>(5)?.into(),
                     enqueued_at: enqueued_at.map(instant_from_microseconds),
-                    seen: u32::try_from(row.try_get::<i32, _>(7)?).unwrap_or(0),
+                    seen: u32::try_from(row.try_get::<i32, _>(13)?).unwrap_or(0),
                 })
             })
             .collect::<Result<_, sqlx::Error>>()
@@ -1188,16 +1196,11 @@ impl Session for PostgresSession {
         consumer: &str,
         limit: u32,
     ) -> Result<Vec<StoredDeadLetter>, StoreError> {
-        let rows = sqlx::query(
-            "SELECT letter.id, letter.consumer, letter.handler, letter.message_id, letter.source, letter.position, \
-                 letter.subject, letter.headers::text, letter.content_type, letter.payload, \
-                 (extract(epoch FROM letter.published_at) * 1000000)::bigint, letter.class, letter.reason, \
-                 component.digest, letter.attempts::text, \
-                 (extract(epoch FROM letter.dead_at) * 1000000)::bigint, letter.order_key \
-             FROM hapax.dead_letters AS letter \
+        let rows = sqlx::query(AssertSqlSafe(format!(
+            "SELECT {LETTER_COLUMNS} FROM hapax.dead_letters AS letter \
              LEFT JOIN hapax.components AS component ON component.id = letter.component \
-             WHERE letter.consumer = $1 ORDER BY letter.id LIMIT $2",
-        )
+             WHERE letter.consumer = $1 ORDER BY letter.id LIMIT $2"
+        )))
         .bind(consumer)
         .bind(i64::from(limit))
         .fetch_all(&mut self.connection)
@@ -1231,10 +1234,11 @@ impl PostgresSession {
                 content_type: row.try_get(8).map_err(broken)?,
                 payload: row.try_get::<Vec<u8>, _>(9).map_err(broken)?.into(),
                 published_at: published_at.map(instant_from_microseconds),
+                queue_id: row.try_get(16).map_err(broken)?,
                 class: records::stored_class(&class)?,
                 reason: row.try_get(12).map_err(broken)?,
                 component: records::stored_digest(digest)?,
-                order_key: row.try_get(16).map_err(broken)?,
+                order_key: row.try_get(17).map_err(broken)?,
             },
             attempts: records::stored_attempts(&attempts)?,
             dead_at: dead_at.map(instant_from_microseconds),

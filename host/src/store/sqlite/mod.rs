@@ -9,6 +9,7 @@
 //! before it or of the whole.
 
 mod errors;
+mod letters;
 mod many;
 mod order;
 mod params;
@@ -45,6 +46,7 @@ use super::{
 };
 use crate::message::{ComponentDigest, FailureClass, MessageId, Position};
 use errors::Class;
+use letters::{LETTER_COLUMNS, read_carried};
 
 /// How many steps of SQLite's machine run between two looks at the deadline: well below a millisecond.
 const STEPS_BETWEEN_LOOKS: i32 = 1000;
@@ -888,7 +890,9 @@ impl Session for SqliteSession {
     async fn take_queue_rows(&mut self, numbers: &[i64]) -> Result<Vec<i64>, StoreError> {
         self.refuse_if_aborted().map_err(StoreError::Refused)?;
         sqlx::query_scalar(
-            "DELETE FROM hapax_queue WHERE number IN (SELECT value FROM json_each(?1)) RETURNING number",
+            "DELETE FROM hapax_queue WHERE number IN (SELECT value FROM json_each(?1)) \
+                 AND julianday(due_at) <= julianday('now') \
+             RETURNING number",
         )
         .bind(serde_json::Value::from(numbers).to_string())
         .fetch_all(&mut self.connection)
@@ -898,32 +902,32 @@ impl Session for SqliteSession {
 
     async fn wait_for_queue_row(&mut self, number: i64) -> Result<bool, StoreError> {
         // There is one writer: who has begun has waited.
-        let taken = self.take_queue_rows(&[number]).await?;
-        Ok(!taken.is_empty())
+        self.refuse_if_aborted().map_err(StoreError::Refused)?;
+        let done = sqlx::query("DELETE FROM hapax_queue WHERE number = ?1")
+            .bind(number)
+            .execute(&mut self.connection)
+            .await
+            .map_err(|error| self.host_error(&error))?;
+        Ok(done.rows_affected() > 0)
     }
 
     async fn write_dead_letter(&mut self, letter: &DeadLetter) -> Result<(), StoreError> {
         self.refuse_if_aborted().map_err(StoreError::Refused)?;
         let component = self.component(letter.component).await?;
-        // The attempts of an id that conflicts are another message's.
-        let own_id = letter
-            .message_id
-            .as_ref()
-            .filter(|_| letter.class != FailureClass::Conflict)
-            .map(MessageId::as_str);
+        let own_id = records::id_of_own_attempts(letter);
         let published_at = letter
             .published_at
             .and_then(|instant| instant_to_text(records::to_microseconds(instant), YEAR_MAX).ok());
         sqlx::query(
             "INSERT INTO hapax_dead_letters (consumer, handler, message_id, source, position, subject, headers, \
-                 content_type, payload, published_at, class, reason, component, order_key, attempts) \
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?15, ( \
+                 content_type, payload, published_at, class, reason, component, order_key, queue_id, attempts) \
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?15, ?16, ( \
                  SELECT json_group_array(json_object( \
                      'attempt', attempt.attempt, \
                      'at', attempt.at, \
                      'class', attempt.class, \
                      'error', attempt.error, \
-                     'component', lower(hex(component.digest)) \
+                     'component', nullif(lower(hex(component.digest)), '') \
                  ) ORDER BY attempt.attempt) \
                  FROM hapax_attempts AS attempt \
                  LEFT JOIN hapax_components AS component ON component.id = attempt.component \
@@ -946,6 +950,7 @@ impl Session for SqliteSession {
         .bind(component)
         .bind(own_id)
         .bind(letter.order_key.as_deref().map(clean))
+        .bind(letter.queue_id.as_deref().map(clean))
         .execute(&mut self.connection)
         .await
         .map_err(|error| self.host_error(&error))?;
@@ -1099,13 +1104,22 @@ impl Session for SqliteSession {
         in_hand: &[i64],
         limit: u32,
     ) -> Result<Vec<QueueRow>, StoreError> {
-        let rows = sqlx::query(
-            "SELECT number, message_id, subject, headers, content_type, CAST(payload AS BLOB), enqueued_at, seen \
+        // What hapax wrote itself compares as text, in an index in which rows that are not due cost nothing.
+        let (is_due, order) = if queue.starts_with('@') {
+            (
+                "origin_source IS NOT NULL AND due_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now')",
+                "due_at, number",
+            )
+        } else {
+            ("julianday(due_at) <= julianday('now')", "number")
+        };
+        let rows = sqlx::query(AssertSqlSafe(format!(
+            "SELECT number, message_id, subject, headers, content_type, CAST(payload AS BLOB), enqueued_at, \
+                 origin_source, origin_position, origin_published_at, origin_queue_id, dead_letter, forced, seen \
              FROM hapax_queue \
-             WHERE queue = ?1 AND julianday(due_at) <= julianday('now') \
-                 AND number NOT IN (SELECT value FROM json_each(?2)) \
-             ORDER BY number LIMIT ?3",
-        )
+             WHERE queue = ?1 AND {is_due} AND number NOT IN (SELECT value FROM json_each(?2)) \
+             ORDER BY {order} LIMIT ?3"
+        )))
         .bind(queue)
         .bind(serde_json::json!(in_hand).to_string())
         .bind(i64::from(limit))
@@ -1116,15 +1130,17 @@ impl Session for SqliteSession {
             .map(|row| {
                 let headers: String = row.try_get(3)?;
                 let enqueued_at: String = row.try_get(6)?;
+                let message_id: Option<String> = row.try_get(1)?;
                 Ok(QueueRow {
                     number: row.try_get(0)?,
-                    message_id: row.try_get(1)?,
+                    carried: read_carried(row, 7, message_id.as_deref())?,
+                    message_id,
                     subject: row.try_get(2)?,
                     headers: headers_from_json(&headers),
                     content_type: row.try_get(4)?,
                     payload: row.try_get::<Vec<u8>, _>(5)?.into(),
                     enqueued_at: instant_from_text(&enqueued_at),
-                    seen: u32::try_from(row.try_get::<i64, _>(7)?).unwrap_or(0),
+                    seen: u32::try_from(row.try_get::<i64, _>(13)?).unwrap_or(0),
                 })
             })
             .collect::<Result<_, sqlx::Error>>()
@@ -1196,15 +1212,11 @@ impl Session for SqliteSession {
         consumer: &str,
         limit: u32,
     ) -> Result<Vec<StoredDeadLetter>, StoreError> {
-        let rows = sqlx::query(
-            "SELECT letter.id, letter.consumer, letter.handler, letter.message_id, letter.source, letter.position, \
-                 letter.subject, letter.headers, letter.content_type, letter.payload, letter.published_at, \
-                 letter.class, letter.reason, component.digest, letter.attempts, letter.dead_at, \
-                 letter.order_key \
-             FROM hapax_dead_letters AS letter \
+        let rows = sqlx::query(AssertSqlSafe(format!(
+            "SELECT {LETTER_COLUMNS} FROM hapax_dead_letters AS letter \
              LEFT JOIN hapax_components AS component ON component.id = letter.component \
-             WHERE letter.consumer = ?1 ORDER BY letter.id LIMIT ?2",
-        )
+             WHERE letter.consumer = ?1 ORDER BY letter.id LIMIT ?2"
+        )))
         .bind(consumer)
         .bind(i64::from(limit))
         .fetch_all(&mut self.connection)
@@ -1234,10 +1246,11 @@ fn read_letter(row: &SqliteRow) -> Result<StoredDeadLetter, StoreError> {
             content_type: row.try_get(8).map_err(broken)?,
             payload: row.try_get::<Vec<u8>, _>(9).map_err(broken)?.into(),
             published_at: published_at.as_deref().and_then(instant_from_text),
+            queue_id: row.try_get(16).map_err(broken)?,
             class: records::stored_class(&class)?,
             reason: row.try_get(12).map_err(broken)?,
             component: records::stored_digest(row.try_get(13).map_err(broken)?)?,
-            order_key: row.try_get(16).map_err(broken)?,
+            order_key: row.try_get(17).map_err(broken)?,
         },
         attempts: records::stored_attempts(&attempts)?,
         dead_at: instant_from_text(&dead_at),

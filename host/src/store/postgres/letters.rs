@@ -1,0 +1,413 @@
+//! Carried messages and dead letters on PostgreSQL.
+
+use std::time::Duration;
+
+use sqlx::Row as _;
+use sqlx::postgres::PgRow;
+
+use super::super::letters::{LetterFilter, LetterSession, LetterState, LetterSummary};
+use super::super::text::{
+    clean, clean_reason, headers_to_json, instant_from_microseconds, instant_to_text,
+};
+use super::super::{DeadLetter, Session as _, StoreError, StoredDeadLetter, records};
+use super::{PostgresSession, YEAR_MAX};
+use crate::message::{Carried, FailureClass, Incoming, Instant, MessageId, Position, ShortHash};
+
+/// The columns of a letter, in the order in which `read_letter` takes them.
+pub(super) const LETTER_COLUMNS: &str = "letter.id, letter.consumer, letter.handler, letter.message_id, letter.source, \
+     letter.position, letter.subject, letter.headers::text, letter.content_type, letter.payload, \
+     (extract(epoch FROM letter.published_at) * 1000000)::bigint, letter.class, letter.reason, component.digest, \
+     letter.attempts::text, (extract(epoch FROM letter.dead_at) * 1000000)::bigint, letter.queue_id, letter.order_key";
+
+/// Returns a moment as it is sent; one that the database can't hold is left out.
+fn moment(instant: Option<Instant>) -> Option<String> {
+    instant.and_then(|instant| instant_to_text(records::to_microseconds(instant), YEAR_MAX).ok())
+}
+
+/// Reads what a row of a consumer's own queue says of its origin, from column `first` on.
+pub(super) fn read_carried(
+    row: &PgRow,
+    first: usize,
+    message_id: Option<&str>,
+) -> Result<Option<Carried>, sqlx::Error> {
+    let source: Option<String> = row.try_get(first)?;
+    let Some(source) = source else {
+        return Ok(None);
+    };
+    let position: Option<String> = row.try_get(first + 1)?;
+    let published_at: Option<i64> = row.try_get(first + 2)?;
+    Ok(Some(Carried {
+        source,
+        position: Position(position.unwrap_or_default()),
+        published_at: published_at.map(instant_from_microseconds),
+        message_id: message_id.and_then(|id| MessageId::new(id).ok()),
+        queue_id: row.try_get(first + 3)?,
+        dead_letter: row.try_get(first + 4)?,
+        forced: row.try_get(first + 5)?,
+    }))
+}
+
+impl PostgresSession {
+    /// Gives the transaction its number, so that the check before the commit can compare it.
+    async fn number_tx(&mut self) -> Result<(), StoreError> {
+        if self.tx.xid.is_none() {
+            let xid: String = sqlx::query_scalar("SELECT pg_current_xact_id()::text")
+                .fetch_one(&mut self.connection)
+                .await
+                .map_err(|error| self.host_error(&error))?;
+            self.tx.xid = Some(xid);
+        }
+        Ok(())
+    }
+
+    async fn drop_in_tx(&mut self, numbers: &[i64]) -> Result<Vec<i64>, StoreError> {
+        self.begin().await?;
+        self.number_tx().await?;
+        // Rows first, like a run does; one that runs just now is waited for at its letter.
+        sqlx::query(
+            "DELETE FROM hapax.queue WHERE number IN \
+                 (SELECT number FROM hapax.queue WHERE dead_letter = ANY ($1) ORDER BY number FOR UPDATE SKIP LOCKED)",
+        )
+        .bind(numbers)
+        .execute(&mut self.connection)
+        .await
+        .map_err(|error| self.host_error(&error))?;
+        sqlx::query_scalar(
+            "DELETE FROM hapax.dead_letters WHERE id IN \
+                 (SELECT id FROM hapax.dead_letters WHERE id = ANY ($1) ORDER BY id FOR UPDATE) \
+             RETURNING id",
+        )
+        .bind(numbers)
+        .fetch_all(&mut self.connection)
+        .await
+        .map_err(|error| self.host_error(&error))
+    }
+}
+
+impl LetterSession for PostgresSession {
+    async fn carry(
+        &mut self,
+        consumer: &str,
+        carried: &Carried,
+        incoming: &Incoming,
+        wait: Duration,
+    ) -> Result<(), StoreError> {
+        self.refuse_if_aborted().map_err(StoreError::Refused)?;
+        self.number_tx().await?;
+        sqlx::query(
+            "WITH waiting AS ( \
+                 UPDATE hapax.queue SET due_at = now() + make_interval(secs => $6) \
+                 WHERE queue = $1 AND origin_source IS NOT NULL AND ( \
+                     dead_letter = $3 \
+                     OR $3::bigint IS NULL AND dead_letter IS NULL AND message_id = $2 AND payload = $7 \
+                 ) \
+                 RETURNING number \
+             ) \
+             INSERT INTO hapax.queue (queue, message_id, dead_letter, forced, origin_source, due_at, payload, subject, headers, \
+                 content_type, origin_position, origin_published_at, origin_queue_id) \
+             SELECT $1, $2, $3, $4, $5, now() + make_interval(secs => $6), $7, $8, $9::text::json, $10, $11, \
+                 $12::text::timestamptz, $13 \
+             WHERE NOT EXISTS (SELECT 1 FROM waiting)",
+        )
+        .bind(Carried::queue(consumer))
+        .bind(carried.message_id.as_ref().map(MessageId::as_str))
+        .bind(carried.dead_letter)
+        .bind(carried.forced)
+        .bind(clean(&carried.source))
+        .bind(wait.as_secs_f64())
+        .bind(&incoming.payload[..])
+        .bind(clean(&incoming.subject))
+        .bind(headers_to_json(&incoming.headers))
+        .bind(incoming.content_type.as_deref().map(clean))
+        .bind(clean(&carried.position.0))
+        .bind(moment(carried.published_at))
+        .bind(carried.queue_id.as_deref().map(clean))
+        .execute(&mut self.connection)
+        .await
+        .map_err(|error| self.host_error(&error))?;
+        Ok(())
+    }
+
+    async fn lock_letters(
+        &mut self,
+        consumer: &str,
+        numbers: &[i64],
+    ) -> Result<Vec<i64>, StoreError> {
+        self.refuse_if_aborted().map_err(StoreError::Refused)?;
+        self.number_tx().await?;
+        sqlx::query_scalar(
+            "SELECT id FROM hapax.dead_letters WHERE consumer = $1 AND id = ANY ($2) ORDER BY id FOR UPDATE",
+        )
+        .bind(consumer)
+        .bind(numbers)
+        .fetch_all(&mut self.connection)
+        .await
+        .map_err(|error| self.host_error(&error))
+    }
+
+    async fn release_dead_claims(
+        &mut self,
+        consumer: &str,
+        claims: &[(MessageId, ShortHash)],
+    ) -> Result<(), StoreError> {
+        self.refuse_if_aborted().map_err(StoreError::Refused)?;
+        let ids: Vec<&str> = claims.iter().map(|(id, _)| id.as_str()).collect();
+        let hashes: Vec<&[u8]> = claims.iter().map(|(_, hash)| &hash.0[..]).collect();
+        sqlx::query(
+            "DELETE FROM hapax.processed_messages AS claim \
+             USING unnest($2::text[], $3::bytea[]) AS wanted (message_id, payload_hash) \
+             WHERE claim.consumer = $1 AND claim.message_id = wanted.message_id AND claim.outcome = 'dead' \
+                 AND claim.payload_hash = wanted.payload_hash",
+        )
+        .bind(consumer)
+        .bind(ids)
+        .bind(hashes)
+        .execute(&mut self.connection)
+        .await
+        .map_err(|error| self.host_error(&error))?;
+        Ok(())
+    }
+
+    async fn delete_letters(&mut self, consumer: &str, numbers: &[i64]) -> Result<(), StoreError> {
+        self.refuse_if_aborted().map_err(StoreError::Refused)?;
+        sqlx::query("DELETE FROM hapax.dead_letters WHERE consumer = $1 AND id = ANY ($2)")
+            .bind(consumer)
+            .bind(numbers)
+            .execute(&mut self.connection)
+            .await
+            .map_err(|error| self.host_error(&error))?;
+        Ok(())
+    }
+
+    async fn rewrite_letter(&mut self, number: i64, letter: &DeadLetter) -> Result<(), StoreError> {
+        self.refuse_if_aborted().map_err(StoreError::Refused)?;
+        let component = self.component(letter.component).await?;
+        let own_id = records::id_of_own_attempts(letter);
+        sqlx::query(
+            "UPDATE hapax.dead_letters AS letter SET handler = $3, message_id = coalesce($4, letter.message_id), \
+                 class = $5, reason = $6, component = $7, dead_at = now(), \
+                 attempts = (letter.attempts::jsonb || ( \
+                     SELECT coalesce(jsonb_agg(jsonb_build_object( \
+                         'attempt', attempt.attempt, \
+                         'at', to_char(attempt.at AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"'), \
+                         'class', attempt.class, \
+                         'error', attempt.error, \
+                         'component', encode(component.digest, 'hex') \
+                     ) ORDER BY attempt.attempt), '[]') \
+                     FROM hapax.attempts AS attempt \
+                     LEFT JOIN hapax.components AS component ON component.id = attempt.component \
+                     WHERE attempt.consumer = $2 AND attempt.message_id = $8 \
+                 ))::json \
+             WHERE letter.id = $1",
+        )
+        .bind(number)
+        .bind(&letter.consumer)
+        .bind(clean(&letter.handler))
+        .bind(letter.message_id.as_ref().map(MessageId::as_str))
+        .bind(letter.class.as_str())
+        .bind(clean_reason(&letter.reason))
+        .bind(component)
+        .bind(own_id)
+        .execute(&mut self.connection)
+        .await
+        .map_err(|error| self.host_error(&error))?;
+        if let Some(id) = own_id {
+            sqlx::query("DELETE FROM hapax.attempts WHERE consumer = $1 AND message_id = $2")
+                .bind(&letter.consumer)
+                .bind(id)
+                .execute(&mut self.connection)
+                .await
+                .map_err(|error| self.host_error(&error))?;
+        }
+        Ok(())
+    }
+
+    async fn insert_letter(
+        &mut self,
+        stored: &StoredDeadLetter,
+    ) -> Result<Option<i64>, StoreError> {
+        self.refuse_if_aborted().map_err(StoreError::Refused)?;
+        self.number_tx().await?;
+        let letter = &stored.letter;
+        let component = self.component(letter.component).await?;
+        // A number that was never given would be given again; one that was, never is.
+        let keeps_number: bool = sqlx::query_scalar(
+            "SELECT is_called AND $1 BETWEEN 1 AND last_value \
+                 AND NOT EXISTS (SELECT 1 FROM hapax.dead_letters WHERE id = $1) \
+             FROM hapax.dead_letters_id_seq",
+        )
+        .bind(stored.number)
+        .fetch_one(&mut self.connection)
+        .await
+        .map_err(|error| self.host_error(&error))?;
+        sqlx::query_scalar(
+            "INSERT INTO hapax.dead_letters (id, consumer, handler, message_id, source, position, subject, headers, \
+                 content_type, payload, published_at, queue_id, class, reason, component, attempts, dead_at) \
+             OVERRIDING SYSTEM VALUE \
+             VALUES (coalesce($1, nextval('hapax.dead_letters_id_seq')), $2, $3, $4, $5, $6, $7, $8::text::json, $9, $10, \
+                 $11::text::timestamptz, $12, $13, $14, $15, $16::text::json, coalesce($17::text::timestamptz, now())) \
+             ON CONFLICT (consumer, source, position) DO NOTHING RETURNING id",
+        )
+        .bind(keeps_number.then_some(stored.number))
+        .bind(clean(&letter.consumer))
+        .bind(clean(&letter.handler))
+        .bind(letter.message_id.as_ref().map(MessageId::as_str))
+        .bind(clean(&letter.source))
+        .bind(clean(&letter.position.0))
+        .bind(clean(&letter.subject))
+        .bind(headers_to_json(&letter.headers))
+        .bind(letter.content_type.as_deref().map(clean))
+        .bind(&letter.payload[..])
+        .bind(moment(letter.published_at))
+        .bind(letter.queue_id.as_deref().map(clean))
+        .bind(letter.class.as_str())
+        .bind(clean_reason(&letter.reason))
+        .bind(component)
+        .bind(records::attempts_to_json(&stored.attempts))
+        .bind(moment(stored.dead_at))
+        .fetch_optional(&mut self.connection)
+        .await
+        .map_err(|error| self.host_error(&error))
+    }
+
+    async fn is_done(
+        &mut self,
+        consumer: &str,
+        id: &MessageId,
+        payload_hash: ShortHash,
+    ) -> Result<bool, StoreError> {
+        self.refuse_if_aborted().map_err(StoreError::Refused)?;
+        sqlx::query_scalar(
+            "SELECT EXISTS (SELECT 1 FROM hapax.processed_messages \
+                 WHERE consumer = $1 AND message_id = $2 AND outcome = 'done' AND payload_hash = $3)",
+        )
+        .bind(consumer)
+        .bind(id.as_str())
+        .bind(&payload_hash.0[..])
+        .fetch_one(&mut self.connection)
+        .await
+        .map_err(|error| self.host_error(&error))
+    }
+
+    async fn letter_summaries(
+        &mut self,
+        filter: &LetterFilter,
+        below: Option<i64>,
+        limit: u32,
+    ) -> Result<Vec<LetterSummary>, StoreError> {
+        let rows = sqlx::query(
+            "SELECT id, consumer, handler, message_id, source, position, class, reason, json_array_length(attempts), \
+                 (extract(epoch FROM dead_at) * 1000000)::bigint, octet_length(payload), \
+                 EXISTS (SELECT 1 FROM hapax.queue WHERE queue.dead_letter = dead_letters.id) \
+             FROM hapax.dead_letters \
+             WHERE ($1::text IS NULL OR handler = $1 OR consumer = $2) AND ($3::text IS NULL OR class = $3) \
+                 AND ($4::text IS NULL OR dead_at >= $4::text::timestamptz) AND ($5::text IS NULL OR message_id = $5) \
+                 AND ($6::bigint IS NULL OR id < $6) \
+             ORDER BY id DESC LIMIT $7",
+        )
+        .bind(&filter.handler)
+        .bind(&filter.consumer)
+        .bind(filter.class.map(FailureClass::as_str))
+        .bind(moment(filter.since))
+        .bind(&filter.message_id)
+        .bind(below)
+        .bind(i64::from(limit))
+        .fetch_all(&mut self.connection)
+        .await
+        .map_err(|error| self.host_error(&error))?;
+        rows.iter().map(read_summary).collect()
+    }
+
+    async fn letters(&mut self, numbers: &[i64]) -> Result<Vec<StoredDeadLetter>, StoreError> {
+        let rows = sqlx::query(sqlx::AssertSqlSafe(format!(
+            "SELECT {LETTER_COLUMNS} FROM hapax.dead_letters AS letter \
+             LEFT JOIN hapax.components AS component ON component.id = letter.component \
+             WHERE letter.id = ANY ($1) ORDER BY letter.id"
+        )))
+        .bind(numbers)
+        .fetch_all(&mut self.connection)
+        .await
+        .map_err(|error| self.host_error(&error))?;
+        rows.iter().map(|row| self.read_letter(row)).collect()
+    }
+
+    async fn letter_states(&mut self, numbers: &[i64]) -> Result<Vec<LetterState>, StoreError> {
+        let rows = sqlx::query(
+            "SELECT letter.id, letter.consumer, letter.message_id, letter.class, claim.outcome, \
+                 EXISTS (SELECT 1 FROM hapax.queue WHERE queue.dead_letter = letter.id) \
+             FROM hapax.dead_letters AS letter \
+             LEFT JOIN hapax.processed_messages AS claim \
+                 ON claim.consumer = letter.consumer AND claim.message_id = letter.message_id \
+             WHERE letter.id = ANY ($1) ORDER BY letter.id",
+        )
+        .bind(numbers)
+        .fetch_all(&mut self.connection)
+        .await
+        .map_err(|error| self.host_error(&error))?;
+        let broken = |error: sqlx::Error| StoreError::Unusable(error.to_string());
+        rows.iter()
+            .map(|row| {
+                let class: String = row.try_get(3).map_err(broken)?;
+                let outcome: Option<String> = row.try_get(4).map_err(broken)?;
+                Ok(LetterState {
+                    number: row.try_get(0).map_err(broken)?,
+                    consumer: row.try_get(1).map_err(broken)?,
+                    message_id: row.try_get(2).map_err(broken)?,
+                    class: records::stored_class(&class)?,
+                    claim: outcome.as_deref().map(records::outcome_of),
+                    is_queued: row.try_get(5).map_err(broken)?,
+                })
+            })
+            .collect()
+    }
+
+    async fn queue_replays(&mut self, letters: &[(i64, bool)]) -> Result<Vec<i64>, StoreError> {
+        let numbers: Vec<i64> = letters.iter().map(|(number, _)| *number).collect();
+        let forced: Vec<bool> = letters.iter().map(|(_, forced)| *forced).collect();
+        sqlx::query_scalar(
+            "INSERT INTO hapax.queue (queue, message_id, subject, headers, content_type, payload, origin_source, \
+                 origin_position, origin_published_at, origin_queue_id, dead_letter, forced) \
+             SELECT '@' || letter.consumer, letter.message_id, letter.subject, letter.headers, letter.content_type, \
+                 letter.payload, letter.source, letter.position, letter.published_at, letter.queue_id, letter.id, wanted.forced \
+             FROM unnest($1::bigint[], $2::boolean[]) AS wanted (number, forced) \
+             JOIN hapax.dead_letters AS letter ON letter.id = wanted.number \
+             ORDER BY letter.id \
+             ON CONFLICT (dead_letter) WHERE dead_letter IS NOT NULL DO NOTHING \
+             RETURNING dead_letter",
+        )
+        .bind(numbers)
+        .bind(forced)
+        .fetch_all(&mut self.connection)
+        .await
+        .map_err(|error| self.host_error(&error))
+    }
+
+    async fn drop_letters(&mut self, numbers: &[i64]) -> Result<Vec<i64>, StoreError> {
+        match self.drop_in_tx(numbers).await {
+            Ok(dropped) => self.commit_own().await.map(|()| dropped),
+            Err(error) => self.abandon(error).await,
+        }
+    }
+}
+
+fn read_summary(row: &PgRow) -> Result<LetterSummary, StoreError> {
+    let broken = |error: sqlx::Error| StoreError::Unusable(error.to_string());
+    let class: String = row.try_get(6).map_err(broken)?;
+    let attempts: i32 = row.try_get(8).map_err(broken)?;
+    let dead_at: Option<i64> = row.try_get(9).map_err(broken)?;
+    let bytes: i32 = row.try_get(10).map_err(broken)?;
+    Ok(LetterSummary {
+        number: row.try_get(0).map_err(broken)?,
+        consumer: row.try_get(1).map_err(broken)?,
+        handler: row.try_get(2).map_err(broken)?,
+        message_id: row.try_get(3).map_err(broken)?,
+        source: row.try_get(4).map_err(broken)?,
+        position: Position(row.try_get(5).map_err(broken)?),
+        class: records::stored_class(&class)?,
+        reason: row.try_get(7).map_err(broken)?,
+        attempts: u64::from(attempts.unsigned_abs()),
+        dead_at: dead_at.map(instant_from_microseconds),
+        bytes: u64::from(bytes.unsigned_abs()),
+        is_queued: row.try_get(11).map_err(broken)?,
+    })
+}
