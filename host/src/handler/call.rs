@@ -124,6 +124,7 @@ impl Handler {
                 published: Vec::new(),
                 log: LogLines::new(&self.options.name, message.id.as_str(), attempt),
                 cpu: Duration::ZERO,
+                executed: 0,
             };
         }
         let limits = &self.options.limits;
@@ -136,6 +137,7 @@ impl Handler {
             outbox: Outbox::in_generation(generation),
             log: LogLines::new(&self.options.name, message.id.as_str(), attempt),
             sql_called: false,
+            executed: 0,
         };
         let mut wasm_store = wasmtime::Store::new(&self.component.runtime().engine, state);
         wasm_store.limiter(|state| &mut state.limiter);
@@ -193,6 +195,7 @@ impl Handler {
             published,
             log: state.log,
             cpu: meter.spent(),
+            executed: state.executed,
         }
     }
 

@@ -131,6 +131,8 @@ pub struct Called {
     pub log: LogLines,
     /// The time that its own code ran.
     pub cpu: Duration,
+    /// How many statements it executed, those of `execute-many` once for each row. Queries do not count.
+    pub executed: usize,
 }
 
 /// Why a component cannot serve as a handler: what it wants, what the host has, what to do.

@@ -30,6 +30,7 @@ impl sql::Host for State {
             Ok(params) => params,
             Err(error) => return Ok(Err(lower_error(error))),
         };
+        self.executed += 1;
         let result = self.tx.execute(&statement, &params).await;
         self.after_sql();
         Ok(result.map_err(lower_error))
@@ -44,6 +45,7 @@ impl sql::Host for State {
             Ok(rows) => rows,
             Err(error) => return Ok(Err(lower_error(error))),
         };
+        self.executed += rows.len();
         let result = self.tx.execute_many(&statement, &rows).await;
         self.after_sql();
         Ok(result.map_err(lower_error))

@@ -33,6 +33,8 @@ pub(super) struct State {
     pub(super) log: LogLines,
     /// True once the call has run a statement.
     pub(super) sql_called: bool,
+    /// Rows of parameters that statements were executed with.
+    pub(super) executed: usize,
 }
 
 /// Counts the linear memory of all modules of a call together.

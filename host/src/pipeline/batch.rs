@@ -14,9 +14,11 @@ const SINGLE_OVERHEAD_GUESS: f64 = 0.001;
 const APART_BELOW: f64 = 0.7;
 /// Lanes come together again when going apart takes more than this share of the time.
 const TOGETHER_ABOVE: f64 = 0.9;
-/// Lanes go apart only for calls of at least so many seconds: single messages that lock several rows may deadlock, and each deadlock
-/// costs the server's `deadlock_timeout` of 1 s.
+/// Lanes go apart only for calls of at least so many seconds.
 const APART_CALL_MIN: f64 = 0.01;
+/// The same for handlers of more than one statement that writes: these may lock rows in different orders and deadlock, and each
+/// deadlock costs the server's `deadlock_timeout` of 1 s.
+const APART_WRITING_CALL_MIN: f64 = 0.1;
 /// One lane alone goes apart, for the sake of other hosts, only when a transaction's overhead is less than this share of a call.
 const LONE_LANE_BELOW: f64 = 0.05;
 /// How long lanes stay together after single messages were in each other's way.
@@ -59,6 +61,8 @@ pub(super) struct Took {
     pub(super) calls: usize,
     /// All calls together.
     pub(super) calling: Duration,
+    /// The most statements that one of them executed.
+    pub(super) executed_max: usize,
     /// From the begin to the commit.
     pub(super) held: Duration,
 }
@@ -142,10 +146,14 @@ impl BatchSizes {
             let apart = (calling + state.single_overhead) / self.parallel;
             (apart < APART_BELOW * total, apart > TOGETHER_ABOVE * total)
         };
+        let call_min = match took.executed_max {
+            0 | 1 => APART_CALL_MIN,
+            _ => APART_WRITING_CALL_MIN,
+        };
         let now = Instant::now();
         match state.apart_since {
             None if pays
-                && calling >= APART_CALL_MIN
+                && calling >= call_min
                 && state.together_until.is_none_or(|until| until <= now) =>
             {
                 state.apart_since = Some(now);
@@ -212,6 +220,7 @@ mod tests {
             size,
             calls: 0,
             calling: Duration::ZERO,
+            executed_max: 1,
             held: Duration::from_millis(milliseconds),
         }
     }
@@ -222,6 +231,7 @@ mod tests {
             size,
             calls: size,
             calling,
+            executed_max: 1,
             held: calling + overhead,
         }
     }
@@ -284,6 +294,21 @@ mod tests {
             }
             assert!(sizes.is_apart(), "{lanes} lanes on {cores} cores");
         }
+    }
+
+    #[test]
+    fn calls_that_write_more_than_once_stay_together_for_longer() {
+        let overhead = Duration::from_millis(1);
+        let writing = |call| Took {
+            executed_max: 2,
+            ..took(4, Duration::from_millis(call), overhead)
+        };
+        let sizes = BatchSizes::new(10, 4, 4);
+        sizes.committed(&writing(50), MAX_HOLD);
+        assert!(!sizes.is_apart());
+        let sizes = BatchSizes::new(10, 4, 4);
+        sizes.committed(&writing(120), MAX_HOLD);
+        assert!(sizes.is_apart());
     }
 
     #[test]

@@ -114,6 +114,7 @@ pub(crate) async fn process(
     let mut logs = Vec::new();
     let mut conflicts = 0;
     let mut calling = Duration::ZERO;
+    let mut executed_max = 0;
     let calls = fault::Calls::begin();
     for (index, claim) in claims.into_iter().enumerate() {
         let message = &batch[index].message;
@@ -145,6 +146,7 @@ pub(crate) async fn process(
             .call_in_generation(tx, message, key, attempt, generation)
             .await;
         calling += started.elapsed();
+        executed_max = executed_max.max(called.executed);
         fault::point_of("after-handler", &batch[index].message.id);
         match classify(&called) {
             Outcome::Commit => {
@@ -230,6 +232,7 @@ pub(crate) async fn process(
         size: batch.len(),
         calls: logs.len(),
         calling,
+        executed_max,
         held: begun.elapsed(),
     };
     // The locks are gone: the next batch may begin while this one is acknowledged.

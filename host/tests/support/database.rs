@@ -121,8 +121,8 @@ impl TestStore {
 pub fn options() -> SessionOptions {
     SessionOptions {
         purpose: "test".into(),
-        statement_timeout: Some(Duration::from_secs(20)),
-        lock_timeout: Duration::from_secs(20),
+        statement_timeout: Some(Duration::from_secs(120)),
+        lock_timeout: Duration::from_secs(60),
         idle_in_transaction: Duration::from_secs(60),
     }
 }
