@@ -464,6 +464,40 @@ async fn dying_after_the_commit_leaves_no_mark_on_sqlite() {
     dying_after_the_commit_leaves_no_mark(StoreKind::Sqlite).await;
 }
 
+/// A suspect that runs longer than the grace of a stop is cut off with the process, and is not charged for it.
+#[tokio::test]
+async fn a_stop_within_a_suspect_is_not_charged() {
+    let handler = "retry = { attempts = 1 }\nlimits = { time = \"60s\" }";
+    let scene = scene(StoreKind::Postgres, SourceSort::Queue, handler).await;
+    scene
+        .store
+        .run("CREATE TABLE gate (open boolean); INSERT INTO gate VALUES (false)")
+        .await;
+    let sleeps = "SELECT pg_sleep(CASE WHEN open THEN 0 ELSE 40 END) IS NULL FROM gate";
+    let effect = "INSERT INTO effects (id, attempt) VALUES ('m-1', 1)";
+    let steps = json!({ "steps": [{ "query": sleeps }, { "execute": effect }] });
+    scene.publish(&[TestMessage::new("m-1", &steps)]).await;
+    scene.store.run("UPDATE hapax.queue SET seen = 3").await;
+    let host = scene.host(&[], &[("HAPAX_SHUTDOWN_GRACE", "1s")]);
+    let mut probe = scene.store.probe().await;
+    let asleep = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
+    probe.wait_for(asleep, 1).await;
+    assert_eq!(scene.count("started", "true").await, 1);
+    host.terminate();
+    let (status, said) = host.wait();
+    assert_eq!(status.code(), Some(1), "{status}; the host said:\n{said}");
+    assert_eq!(scene.count("started", "true").await, 0);
+    scene.store.run("UPDATE gate SET open = true").await;
+    // What the server runs for the stopped host it ends by itself, later.
+    scene
+        .store
+        .run("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event = 'PgSleep'")
+        .await;
+    scene.run_until_idle();
+    assert!(!is_dead(&scene).await);
+    assert_all_once(&scene, 1).await;
+}
+
 /// A mark whose message was then run by a host that did not suspect it: the next start sweeps it away.
 async fn a_stale_mark_does_no_harm(kind: StoreKind) {
     let scene = scene(kind, SourceSort::Queue, "retry = { attempts = 1 }").await;
