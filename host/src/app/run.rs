@@ -18,11 +18,13 @@ use crate::source::jetstream::JetStream;
 use crate::source::merged::Merged;
 use crate::source::queue::Queue;
 use crate::source::{Source, SourceError};
-use crate::store::{Connection, Store, StoreError};
+use crate::store::{Connection, SessionOptions, Store, StoreError};
 use crate::text::one_line;
 
 /// How often counters are written to the store.
 const COUNTERS_INTERVAL: Duration = Duration::from_secs(1);
+/// How long the last word to the database may take when the grace is over already.
+const LAST_STATEMENT_TIMEOUT: Duration = Duration::from_secs(1);
 /// The pause between two tries to reach what is needed at start.
 const START_PAUSE: Duration = Duration::from_millis(500);
 
@@ -154,6 +156,7 @@ async fn start_and_wait(
             ));
         }
         Ended::TooLate => {
+            unmark_what_runs(&store, suspects.process()).await;
             return Err(CommandError::new(
                 Exit::Failed,
                 format!(
@@ -215,6 +218,23 @@ async fn wait_for(
         (true, _) => Ended::Broken,
         (false, true) => Ended::TooLate,
         (false, false) => Ended::Drained,
+    }
+}
+
+/// Removes the marks of the suspect that still runs when the grace is over: being stopped is not its fault. Where that can't be
+/// done at once (on SQLite the run itself holds the write lock), it will be charged with the stop.
+async fn unmark_what_runs(store: &Store, process: &str) {
+    let options = SessionOptions {
+        statement_timeout: Some(LAST_STATEMENT_TIMEOUT),
+        lock_timeout: LAST_STATEMENT_TIMEOUT,
+        ..own_session("stop")
+    };
+    let unmarked = match store.connect(&options).await {
+        Ok(mut connection) => connection.unmark_process(process).await,
+        Err(error) => Err(error),
+    };
+    if let Err(error) = unmarked {
+        tracing::warn!(%error, "a suspect that was still running may be charged with this stop");
     }
 }
 

@@ -39,6 +39,11 @@ impl Suspects {
         }
     }
 
+    /// Returns how this process is called in its marks.
+    pub fn process(&self) -> &str {
+        &self.process
+    }
+
     /// Waits for the turn of one suspect. `None` when the host drains.
     async fn turn(&self, drain: &mut Drain) -> Option<SemaphorePermit<'_>> {
         tokio::select! {

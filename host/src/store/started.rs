@@ -89,6 +89,17 @@ impl Connection {
         }
     }
 
+    /// Removes every mark of the process `host`: it is stopped, and what it still runs is not to blame.
+    ///
+    /// # Errors
+    /// As `StoreError` says.
+    pub async fn unmark_process(&mut self, host: &str) -> Result<(), StoreError> {
+        match self {
+            Self::Postgres(session) => session.unmark_process(host).await,
+            Self::Sqlite(session) => session.unmark_process(host).await,
+        }
+    }
+
     /// Removes the marks of messages that are processed or dead: such a run ended with its host, and the message was then run
     /// by one that did not suspect it.
     ///

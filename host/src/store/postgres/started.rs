@@ -154,6 +154,16 @@ impl PostgresSession {
         }
     }
 
+    pub(in crate::store) async fn unmark_process(&mut self, host: &str) -> Result<(), StoreError> {
+        self.tx = TxState::default();
+        sqlx::query("DELETE FROM hapax.started WHERE host = $1")
+            .bind(host)
+            .execute(&mut self.connection)
+            .await
+            .map_err(|error| self.host_error(&error))?;
+        Ok(())
+    }
+
     pub(in crate::store) async fn sweep_started(
         &mut self,
         consumer: &str,

@@ -181,6 +181,16 @@ impl SqliteSession {
         Ok(u32::try_from(attempts).unwrap_or(u32::MAX))
     }
 
+    pub(in crate::store) async fn unmark_process(&mut self, host: &str) -> Result<(), StoreError> {
+        self.clear_tx();
+        sqlx::query("DELETE FROM hapax_started WHERE host = ?1")
+            .bind(host)
+            .execute(&mut self.connection)
+            .await
+            .map_err(|error| self.host_error(&error))?;
+        Ok(())
+    }
+
     pub(in crate::store) async fn sweep_started(
         &mut self,
         consumer: &str,
