@@ -100,7 +100,7 @@ impl Handler {
         key: Option<&str>,
         attempt: u32,
     ) -> Called {
-        if fault::fails_this_call() {
+        if fault::fails_this_call(message.id.as_str(), attempt) {
             return Called {
                 tx: Some(tx),
                 verdict: Verdict::Retry {
