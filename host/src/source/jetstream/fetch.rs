@@ -445,8 +445,7 @@ impl Fetcher {
                     consumer: info.ack_floor.consumer_sequence,
                 };
                 // Between the two there may be none of the consumer's messages.
-                if false
-                    && floor.stream.saturating_add(1) < first
+                if floor.stream.saturating_add(1) < first
                     && self
                         .is_first_after(floor.stream, first, &info.config)
                         .await
