@@ -6,18 +6,15 @@
 //! With `HAPAX_FAULT_MESSAGE=ID` only passes with that message count (at `after-first-sql`, `after-handler` and `before-ack`).
 //! `HAPAX_FAULT_ACTION` says what happens: `kill`, `stop` (SIGSTOP; goes on after a SIGCONT) or `panic`.
 //!
-//! `HAPAX_FAULT_RETRY=0.05:7` fails every twentieth call of a handler, on average, as if it had asked for a retry; which ones
-//! follows from the seed 7. `HAPAX_FAULT_CALLS` names a file to which a line is added for each call of a handler, also of those
+//! `HAPAX_FAULT_RETRY=0.05:7` fails every twentieth call of a handler, on average, as if it had asked for a retry. Which ones
+//! follows from the seed 7, the message and its attempt: what failed in a batch fails alone, too, and is charged. `HAPAX_FAULT_CALLS` names a file to which a line is added for each call of a handler, also of those
 //! that are rolled back (`call TRANSACTION MESSAGE-ID ATTEMPT`), and one for each commit (`commit TRANSACTION`).
 
 use std::io::Write as _;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
 
-use rand::rngs::StdRng;
-use rand::{RngExt as _, SeedableRng as _};
-
-use crate::message::MessageId;
+use crate::message::{MessageId, ShortHash};
 
 /// The points, in the order in which a message passes them.
 pub const POINTS: [&str; 8] = [
@@ -54,7 +51,7 @@ static CALLS: OnceLock<std::fs::File> = OnceLock::new();
 
 struct Failing {
     probability: f64,
-    random: Mutex<StdRng>,
+    seed: u64,
 }
 
 /// Reads the environment. Call once at start; until then no point does anything.
@@ -114,11 +111,7 @@ pub fn arm_from_environment() -> Result<(), String> {
                 "`HAPAX_FAULT_RETRY`: `{text}` is not a probability and a seed, such as `0.05:7`"
             ));
         };
-        let random = Mutex::new(StdRng::seed_from_u64(seed));
-        let _ = FAILING.set(Failing {
-            probability,
-            random,
-        });
+        let _ = FAILING.set(Failing { probability, seed });
     }
     if let Some(path) = std::env::var_os("HAPAX_FAULT_CALLS") {
         let file = std::fs::OpenOptions::new()
@@ -134,13 +127,12 @@ pub fn arm_from_environment() -> Result<(), String> {
 }
 
 /// True if this call of a handler is one of those that are to fail.
-pub(crate) fn fails_this_call() -> bool {
+pub(crate) fn fails_this_call(message_id: &str, attempt: u32) -> bool {
     FAILING.get().is_some_and(|failing| {
-        let mut random = failing
-            .random
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        random.random_bool(failing.probability)
+        let seed = failing.seed.to_be_bytes();
+        let hash = ShortHash::of(&[&seed, message_id.as_bytes(), &attempt.to_be_bytes()]).0;
+        let drawn = u32::from_be_bytes([hash[0], hash[1], hash[2], hash[3]]);
+        f64::from(drawn) < failing.probability * f64::from(u32::MAX)
     })
 }
 

@@ -177,6 +177,32 @@ async fn a_dead_head_holds_its_key_on_sqlite() {
     a_dead_head_holds_its_key(StoreKind::Sqlite).await;
 }
 
+/// The consumer's messages are far apart in the stream, and those of a host that died are delivered again to the next.
+#[tokio::test]
+async fn what_lies_between_a_consumers_messages_holds_nothing_up() {
+    let scene = scene(StoreKind::Postgres, SourceSort::JetStream, "lanes = 1").await;
+    let url = scene.nats.as_ref().unwrap().url();
+    let jetstream = async_nats::jetstream::new(async_nats::connect(url).await.unwrap());
+    for n in 1..=4 {
+        for _ in 0..3 {
+            let others = jetstream.publish("messages.others", "x".into()).await;
+            others.unwrap().await.unwrap();
+        }
+        scene
+            .publish(&[message("a", &format!("a-{n}"), &[effect()])])
+            .await;
+    }
+    let subjects = ("HAPAX_SOURCES__MESSAGES__SUBJECTS", "[\"messages.test\"]");
+    for point in ["before-ack:1", "before-commit:1"] {
+        let host = scene.host(&["--until-idle"], &[subjects, ("HAPAX_FAULT_POINT", point)]);
+        let (status, said) = host.wait();
+        assert_eq!(status.signal(), Some(9), "{status}; the host said:\n{said}");
+    }
+    scene.host(&["--until-idle"], &[subjects]).wait_well();
+    assert_eq!(effects(&scene).await, ["a-1", "a-2", "a-3", "a-4"]);
+    assert_eq!(scene.pending().await, 0);
+}
+
 const KEYS: usize = 100;
 const VERSIONS: u64 = 100;
 const ACK_WAIT: Duration = Duration::from_secs(2);
@@ -211,7 +237,7 @@ struct Transaction {
 
 /// Fails if any call, rolled back or not, was for another version than the next of its key. The baton lets one transaction
 /// at a time call the handler, so the record's order is the order of running.
-fn check_record(record: &str) -> (usize, usize) {
+fn check_record(record: &str) -> usize {
     let mut transactions: Vec<Transaction> = Vec::new();
     let mut names: HashMap<&str, usize> = HashMap::new();
     for line in record.lines() {
@@ -252,12 +278,12 @@ fn check_record(record: &str) -> (usize, usize) {
         committed.iter().all(|version| *version == VERSIONS),
         "{committed:?}"
     );
-    (transactions.len(), calls)
+    calls
 }
 
 async fn every_key_in_its_order(source: SourceSort) {
     let seed: u64 = rand::random();
-    println!("seed {seed}");
+    eprintln!("seed {seed}");
     let mut random = rand::rngs::StdRng::seed_from_u64(seed);
     let rows: Vec<String> = (0..KEYS).map(|key| format!("({key}, 0)")).collect();
     let tables = format!(
@@ -273,8 +299,8 @@ async fn every_key_in_its_order(source: SourceSort) {
 
     let record = scene.folder().join("calls");
     let record_name = record.display().to_string();
-    let mut start = |fault: Option<&str>| {
-        let fails = format!("0.005:{}", random.random::<u64>());
+    let fails = format!("0.02:{}", random.random::<u64>());
+    let start = |fault: Option<&str>| {
         let mut variables = vec![
             ("HAPAX_FAULT_RETRY", fails.as_str()),
             ("HAPAX_FAULT_CALLS", record_name.as_str()),
@@ -286,7 +312,6 @@ async fn every_key_in_its_order(source: SourceSort) {
         let (status, said) = host.wait();
         assert_eq!(status.signal(), Some(9), "{status}; the host said:\n{said}");
     };
-    let started = Instant::now();
     let first = start(Some("before-commit:20"));
     let second = start(Some("after-commit:50"));
     killed(first);
@@ -298,19 +323,19 @@ async fn every_key_in_its_order(source: SourceSort) {
         // Not synchronisation: the next hosts are to come after the ack wait.
         tokio::time::sleep(ACK_WAIT + Duration::from_millis(500)).await;
     }
-    println!("three hosts were killed within {:?}", started.elapsed());
     assert!(scene.pending().await > 0, "nothing was left to do");
     let (fourth, fifth) = (start(None), start(None));
     fourth.wait_well();
     fifth.wait_well();
-    println!("done after {:?}", started.elapsed());
 
-    let (transactions, calls) = check_record(&std::fs::read_to_string(&record).unwrap());
-    println!("{calls} calls in {transactions} transactions");
+    let calls = check_record(&std::fs::read_to_string(&record).unwrap());
     assert!(
         calls > KEYS * usize::try_from(VERSIONS).unwrap(),
         "nothing failed"
     );
+    // At least half of what was to fail: the counters are inexact after a kill.
+    let retried = scene.status()["retried"].as_u64().unwrap();
+    assert!(retried > 100, "{retried} retries");
     let whole = format!("SELECT count(*) FROM versions WHERE version = {VERSIONS}");
     let keys = i64::try_from(KEYS).unwrap();
     assert_eq!(scene.store.number(&whole).await, keys, "seed {seed}");

@@ -114,7 +114,7 @@ impl Handler {
         attempt: u32,
         generation: Option<i64>,
     ) -> Called {
-        if fault::fails_this_call() {
+        if fault::fails_this_call(message.id.as_str(), attempt) {
             return Called {
                 tx: Some(tx),
                 verdict: Verdict::Retry {

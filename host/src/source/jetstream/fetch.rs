@@ -30,8 +30,10 @@ use crate::source::{Delivery, Place, SourceError};
 const LONG_PULL: Duration = Duration::from_secs(10);
 /// In order: pulls within the time after which the server serves another host.
 const PULLS_PER_PRIORITY_TIMEOUT: u32 = 4;
-/// In order: the pause between two pulls with full hands.
-const OVERFULL_PAUSE: Duration = Duration::from_millis(100);
+/// In order: the pause between pulls that bring newer deliveries, while older ones are waited for.
+const NEWER_PAUSE: Duration = Duration::from_millis(100);
+/// In order: how many older deliveries may come at once, also into full hands.
+const OLDER_AT_ONCE: usize = 64;
 /// In order: the first pause before it is asked again what is settled; it doubles.
 const LOOK_PAUSE_MIN: Duration = Duration::from_millis(2);
 /// In order: the longest such pause.
@@ -90,6 +92,8 @@ struct InOrder {
     look_at: Option<Moment>,
     /// Looks in a row that freed nothing.
     idle_looks: u32,
+    /// The last delivery was nobody's before.
+    last_was_new: bool,
 }
 
 /// A pull under way.
@@ -208,15 +212,16 @@ impl Fetcher {
             return;
         }
         let mut room = self.options.in_hand_max.saturating_sub(self.hand.count());
-        if room == 0
-            && self
-                .order
-                .as_ref()
-                .is_some_and(|order| order.epoch.is_settling())
+        if let Some(order) = &self.order
+            && order.epoch.is_settling()
         {
-            // The hands are full of newer deliveries, and older ones have to come. A few at a time: newer ones may, too.
-            room = 1;
-            self.pause_until = Some(Moment::now() + OVERFULL_PAUSE);
+            // Older deliveries have to come, also into full hands; but newer ones may come instead, and they have to wait.
+            if order.last_was_new {
+                room = 1;
+                self.pause_until = Some(Moment::now() + NEWER_PAUSE);
+            } else {
+                room = room.max(OLDER_AT_ONCE);
+            }
         }
         let wanted = self.desk.wanted().min(room).min(self.opened.batch_max);
         if wanted == 0 {
@@ -408,6 +413,7 @@ impl Fetcher {
                     order.epoch.begin();
                 }
                 let is_new = delivery.delivered == 1;
+                order.last_was_new = is_new;
                 let free = order
                     .epoch
                     .arrive(consumer_sequence, stream_sequence, is_new, delivery);
@@ -462,6 +468,9 @@ impl Fetcher {
             order.idle_looks = order.idle_looks.saturating_add(1);
         } else {
             order.idle_looks = 0;
+        }
+        if !order.epoch.is_settling() {
+            self.pause_until = None;
         }
         order.look_at = order.epoch.first_held().map(|_| {
             let factor = 1_u32.checked_shl(order.idle_looks).unwrap_or(u32::MAX);
