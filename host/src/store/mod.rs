@@ -31,6 +31,7 @@ pub use session::{
     HandlerMigration, NewQueueRow, OutboxRow, QueueRow, SessionOptions, StoreError,
     StoredDeadLetter,
 };
+pub(crate) use text::{from_base64, instant_from_text, instant_to_text, to_base64};
 pub use tx::{Committed, Ended, Parked, Settled, Tx};
 pub use value::{Column, ResultSet, SqlError, Value};
 
