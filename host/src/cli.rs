@@ -2,6 +2,7 @@
 //!
 //! **Invariant**: nothing but this room and `main.rs` writes to standard output or knows process exit.
 
+mod dead_letters;
 mod demo;
 mod send;
 
@@ -105,6 +106,14 @@ enum Command {
         hapax send payments --lines payments.jsonl --id batch-3\n  \
         generate | hapax send payments --lines - --envelope")]
     Send(send::Arguments),
+    /// Look at messages that were given up on; replay, drop, export or import them
+    #[command(
+        after_help = "Examples:\n  hapax dead-letters list --group\n  hapax dead-letters show 12\n  hapax dead-letters replay 12"
+    )]
+    DeadLetters {
+        #[command(subcommand)]
+        command: dead_letters::Command,
+    },
     /// Show what each handler has done, and what waits
     #[command(after_help = "Examples:\n  hapax status\n  hapax status --config hapax.toml --json")]
     Status {
@@ -240,6 +249,7 @@ async fn execute(command: Command) -> Result<(), CommandError> {
             }
         }
         Command::Send(arguments) => send::send(arguments).await,
+        Command::DeadLetters { command } => dead_letters::dead_letters(command).await,
         Command::Status { config, json } => {
             let statuses = app::status(&config.load()?).await?;
             if json {
@@ -247,6 +257,12 @@ async fn execute(command: Command) -> Result<(), CommandError> {
             } else {
                 print(&status_text(&statuses))?;
                 warn_of_unknown_backlogs(&statuses);
+                if statuses.iter().any(|status| status.dead > 0) {
+                    let _ = writeln!(
+                        std::io::stderr(),
+                        "hint: `hapax dead-letters list` shows what was given up on, `hapax dead-letters replay` runs it again"
+                    );
+                }
                 Ok(())
             }
         }
@@ -435,6 +451,14 @@ fn warn_of_unknown_backlogs(statuses: &[HandlerStatus]) {
 
 /// Lays rows out in columns: the first to the left, the others to the right.
 fn table<const COLUMNS: usize>(rows: &[[String; COLUMNS]]) -> String {
+    table_of(rows, |column| column == 0)
+}
+
+/// Lays rows out in columns, to the left or to the right.
+fn table_of<const COLUMNS: usize>(
+    rows: &[[String; COLUMNS]],
+    is_left: impl Fn(usize) -> bool,
+) -> String {
     let widths: Vec<usize> = (0..COLUMNS)
         .map(|column| {
             rows.iter()
@@ -446,10 +470,11 @@ fn table<const COLUMNS: usize>(rows: &[[String; COLUMNS]]) -> String {
     let mut text = String::new();
     for row in rows {
         for (column, cell) in row.iter().enumerate() {
-            if column == 0 {
-                text.push_str(&format!("{cell:<width$}", width = widths[column]));
+            let (width, gap) = (widths[column], if column == 0 { "" } else { "  " });
+            if is_left(column) {
+                text.push_str(&format!("{gap}{cell:<width$}"));
             } else {
-                text.push_str(&format!("  {cell:>width$}", width = widths[column]));
+                text.push_str(&format!("{gap}{cell:>width$}"));
             }
         }
         text.push('\n');

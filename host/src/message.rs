@@ -258,6 +258,11 @@ impl FailureClass {
         Self::Crashed,
     ];
 
+    /// Returns the class with this stable name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|class| class.as_str() == name)
+    }
+
     /// Returns the stable name, as stored and shown.
     pub fn as_str(self) -> &'static str {
         match self {

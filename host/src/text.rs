@@ -28,6 +28,19 @@ pub(crate) fn split_hint(text: &str) -> (&str, Option<&str>) {
     }
 }
 
+/// Returns `text` without control characters, whole; line ends stay.
+pub(crate) fn printable(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '\n' => shown.push('\n'),
+            character if character.is_control() => shown.extend(character.escape_default()),
+            character => shown.push(character),
+        }
+    }
+    shown
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -44,6 +57,7 @@ mod tests {
     #[test]
     fn foreign_text_stays_on_one_bounded_line() {
         assert_eq!(one_line("a\nb\u{0}\u{1b}[31m"), "a\\nb\\u{0}\\u{1b}[31m");
+        assert_eq!(printable("a\nb\r\u{1b}[31m"), "a\nb\\r\\u{1b}[31m");
         assert!(one_line(&"ä".repeat(10_000)).len() < LINE_MAX_BYTES + 8);
     }
 }

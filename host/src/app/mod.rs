@@ -3,6 +3,7 @@
 //! **Invariant**: only this room sees all others.
 
 mod check;
+mod dead_letters;
 mod demo;
 mod handler_migrations;
 mod run;
@@ -13,6 +14,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use check::{CheckedHandler, CheckedLimits, CheckedRetry, check};
+pub use dead_letters::{
+    DeadLetters, Imported, LetterGroup, LetterSelection, ListedLetter, Record, Refusal, Replayed,
+    ShownLetter, not_there,
+};
 pub use demo::{DemoOptions, DemoProgress, DemoReport, Kill, demo};
 pub use run::{RunOptions, run};
 pub use send::{Envelope, Line, NewMessage, Next, Sent, send};

@@ -13,3 +13,4 @@ pub use checked::{
     SourceConfig, SourceKind, StoreConfig,
 };
 pub use problem::{ConfigError, Problem};
+pub(crate) use units::duration;

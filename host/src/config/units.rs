@@ -6,7 +6,7 @@ use std::time::Duration;
 ///
 /// # Errors
 /// What is wrong, and what to write instead.
-pub(super) fn duration(text: &str) -> Result<Duration, (String, String)> {
+pub(crate) fn duration(text: &str) -> Result<Duration, (String, String)> {
     let (number, unit) = split(text);
     let hint = "write a number and a unit, such as `\"250ms\"`, `\"30s\"`, `\"5m\"`, `\"2h\"` or `\"14d\"`".to_owned();
     let Ok(count) = number.parse::<u64>() else {

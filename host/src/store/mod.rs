@@ -37,6 +37,7 @@ pub use session::{
     StoredDeadLetter,
 };
 pub use started::{Mark, MarkedFailure};
+pub(crate) use text::{from_base64, instant_from_text, instant_to_text, to_base64};
 pub use tx::{Committed, Ended, Parked, Settled, Tx};
 pub use value::{Column, ResultSet, SqlError, Value};
 

@@ -188,10 +188,7 @@ pub(crate) fn stored_id(id: Option<String>) -> Result<Option<MessageId>, StoreEr
 }
 
 pub(crate) fn stored_class(class: &str) -> Result<FailureClass, StoreError> {
-    FailureClass::ALL
-        .into_iter()
-        .find(|known| known.as_str() == class)
-        .ok_or_else(|| unreadable("class", class))
+    FailureClass::named(class).ok_or_else(|| unreadable("class", class))
 }
 
 pub(crate) fn stored_digest(

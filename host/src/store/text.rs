@@ -91,7 +91,8 @@ fn read_header(name: &str, value: &Json) -> Option<Header> {
 
 const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-fn to_base64(bytes: &[u8]) -> String {
+/// Writes bytes in base64, with padding.
+pub(crate) fn to_base64(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for chunk in bytes.chunks(3) {
         let group = chunk
@@ -111,7 +112,8 @@ fn to_base64(bytes: &[u8]) -> String {
     text
 }
 
-fn from_base64(text: &str) -> Option<Vec<u8>> {
+/// Reads what `to_base64` writes.
+pub(crate) fn from_base64(text: &str) -> Option<Vec<u8>> {
     if !text.len().is_multiple_of(4) {
         return None;
     }

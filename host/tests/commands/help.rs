@@ -6,7 +6,8 @@ use std::process::{Command, Stdio};
 use crate::place::{Place, assert_prints};
 use crate::support::host;
 
-const COMMANDS: [&str; 5] = ["demo", "run", "check", "send", "status"];
+const COMMANDS: [&str; 6] = ["demo", "run", "check", "send", "dead-letters", "status"];
+const OF_DEAD_LETTERS: [&str; 6] = ["list", "show", "replay", "drop", "export", "import"];
 
 fn help(arguments: &[&str]) -> String {
     let output = Place::empty().hapax(arguments);
@@ -49,8 +50,9 @@ fn every_command_is_listed_and_has_help_with_examples_that_parse() {
             .chain(std::env::split_paths(&std::env::var_os("PATH").unwrap())),
     )
     .unwrap();
-    let helps =
-        std::iter::once(help(&["--help"])).chain(COMMANDS.map(|name| help(&[name, "--help"])));
+    let helps = std::iter::once(help(&["--help"]))
+        .chain(COMMANDS.map(|name| help(&[name, "--help"])))
+        .chain(OF_DEAD_LETTERS.map(|name| help(&["dead-letters", name, "--help"])));
     for text in helps {
         let examples = examples(&text);
         assert!(!examples.is_empty(), "{text}");
@@ -72,6 +74,12 @@ fn each_commands_examples_are_its_own() {
     for name in COMMANDS {
         for example in examples(&help(&[name, "--help"])) {
             assert!(example.contains(&format!("hapax {name}")), "{example}");
+        }
+    }
+    for name in OF_DEAD_LETTERS {
+        for example in examples(&help(&["dead-letters", name, "--help"])) {
+            let own = format!("hapax dead-letters {name}");
+            assert!(example.contains(&own), "{example}");
         }
     }
 }
@@ -151,6 +159,32 @@ fn a_wrong_command_line_ends_with_code_2_and_says_what_is_wrong() {
             "write it as `Name: value`",
         ),
         (&["check", "--log", "x=y=z"], "`x=y=z` is not a log filter"),
+        (&["dead-letters", "show"], "<NUMBER>"),
+        (&["dead-letters", "show", "x"], "invalid digit"),
+        (
+            &["dead-letters", "list", "--class", "sad"],
+            "the classes are missing-id, conflict, rejected, retried, trapped, limit, sql",
+        ),
+        (
+            &["dead-letters", "list", "--since", "yesterday"],
+            "write a time such as `30m`, `2h` or `14d`, or a moment such as `2026-05-01T12:00:00Z`",
+        ),
+        (
+            &["dead-letters", "list", "--fingerprint", "xyz"],
+            "a fingerprint has up to 12 hexadecimal digits",
+        ),
+        (
+            &["dead-letters", "replay", "1", "--all"],
+            "cannot be used with",
+        ),
+        (
+            &["dead-letters", "drop", "1", "--handler", "ship"],
+            "cannot be used with",
+        ),
+        (
+            &["dead-letters", "replay", "--force"],
+            "which dead letters are meant is not said",
+        ),
     ] {
         let output = place.hapax(arguments);
         assert_eq!(

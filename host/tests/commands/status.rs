@@ -61,10 +61,18 @@ fn what_was_done_and_what_waits() {
     let output = place.hapax(&["run", "--until-idle"]);
     assert!(output.status.success(), "{}", output.err);
     place.hapax(&["send", "orders", "later", "--id", "5"]);
-    assert_prints(
-        &place.hapax(&["status"]),
-        "handler  claimed  duplicates  retried  dead  backlog\n\
-         ship           2           1        2     2        1\n",
+    let output = place.hapax(&["status"]);
+    assert_eq!(
+        (output.status.code(), output.out.as_str()),
+        (
+            Some(0),
+            "handler  claimed  duplicates  retried  dead  backlog\n\
+             ship           2           1        2     2        1\n"
+        )
+    );
+    assert_eq!(
+        output.err,
+        "hint: `hapax dead-letters list` shows what was given up on, `hapax dead-letters replay` runs it again\n"
     );
     let mut status = json(&place.hapax(&["status", "--json"]));
     // How often depends on who came into one batch with the messages that failed.

@@ -242,10 +242,10 @@ impl LetterSession for PostgresSession {
         .map_err(|error| self.host_error(&error))?;
         sqlx::query_scalar(
             "INSERT INTO hapax.dead_letters (id, consumer, handler, message_id, source, position, subject, headers, \
-                 content_type, payload, published_at, queue_id, class, reason, component, attempts, dead_at) \
+                 content_type, payload, published_at, queue_id, class, reason, component, attempts, dead_at, order_key) \
              OVERRIDING SYSTEM VALUE \
              VALUES (coalesce($1, nextval('hapax.dead_letters_id_seq')), $2, $3, $4, $5, $6, $7, $8::text::json, $9, $10, \
-                 $11::text::timestamptz, $12, $13, $14, $15, $16::text::json, coalesce($17::text::timestamptz, now())) \
+                 $11::text::timestamptz, $12, $13, $14, $15, $16::text::json, coalesce($17::text::timestamptz, now()), $18) \
              ON CONFLICT (consumer, source, position) DO NOTHING RETURNING id",
         )
         .bind(keeps_number.then_some(stored.number))
@@ -265,6 +265,7 @@ impl LetterSession for PostgresSession {
         .bind(component)
         .bind(records::attempts_to_json(&stored.attempts))
         .bind(moment(stored.dead_at))
+        .bind(letter.order_key.as_deref().map(clean))
         .fetch_optional(&mut self.connection)
         .await
         .map_err(|error| self.host_error(&error))

@@ -252,9 +252,9 @@ impl LetterSession for SqliteSession {
         .map_err(|error| self.host_error(&error))?;
         sqlx::query_scalar(
             "INSERT INTO hapax_dead_letters (id, consumer, handler, message_id, source, position, subject, headers, \
-                 content_type, payload, published_at, queue_id, class, reason, component, attempts, dead_at) \
+                 content_type, payload, published_at, queue_id, class, reason, component, attempts, dead_at, order_key) \
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, \
-                 coalesce(?17, strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))) \
+                 coalesce(?17, strftime('%Y-%m-%dT%H:%M:%fZ', 'now')), ?18) \
              ON CONFLICT (consumer, source, position) DO NOTHING RETURNING id",
         )
         .bind(keeps_number.then_some(stored.number))
@@ -274,6 +274,7 @@ impl LetterSession for SqliteSession {
         .bind(component)
         .bind(records::attempts_to_json(&stored.attempts))
         .bind(own_moment(stored.dead_at))
+        .bind(letter.order_key.as_deref().map(clean))
         .fetch_optional(&mut self.connection)
         .await
         .map_err(|error| self.host_error(&error))

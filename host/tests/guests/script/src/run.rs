@@ -171,6 +171,12 @@ fn action(message: &Message, step: &Step, number: &str) -> Result<Given, Trouble
             }
             Given::Nothing
         }
+        Action::IfConfig(name) => {
+            if config::get(name).is_some() {
+                steps(message, &step.steps, &format!("{number}."))?;
+            }
+            Given::Nothing
+        }
         Action::IfAttemptBelow(attempt) => {
             if message.attempt < attempt {
                 steps(message, &step.steps, &format!("{number}."))?;

@@ -43,6 +43,7 @@ pub(crate) struct Step {
     pub(crate) alloc: Option<u64>,
     pub(crate) repeat: Option<u64>,
     pub(crate) if_attempt_below: Option<u32>,
+    pub(crate) if_config: Option<String>,
 
     // What goes with them.
     pub(crate) params: Vec<Tagged>,
@@ -87,6 +88,7 @@ pub(crate) enum Action<'a> {
     Alloc(u64),
     Repeat(u64),
     IfAttemptBelow(u32),
+    IfConfig(&'a str),
 }
 
 impl Step {
@@ -122,6 +124,7 @@ impl Step {
             self.alloc.map(Action::Alloc),
             self.repeat.map(Action::Repeat),
             self.if_attempt_below.map(Action::IfAttemptBelow),
+            self.if_config.as_deref().map(Action::IfConfig),
         ]
         .into_iter()
         .flatten();
