@@ -1,6 +1,10 @@
 //! Many messages in one commit: a bad one costs only itself.
 
-#![allow(clippy::unwrap_used, reason = "a test may stop at once")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test may stop at once, and prints its seed"
+)]
 
 mod support;
 
