@@ -164,29 +164,23 @@ async fn duplicates_and_conflicts_in_a_batch_on_sqlite_with_the_queue() {
     duplicates_and_conflicts_in_a_batch(StoreKind::Sqlite, SourceSort::Queue).await;
 }
 
-/// Two hosts, four lanes each, every message updates two random rows: without the baton such batches deadlock at once.
-#[tokio::test]
-async fn batches_of_one_handler_never_deadlock() {
-    let seed: u64 = rand::random();
-    println!("seed {seed}");
-    let mut random = rand::rngs::StdRng::seed_from_u64(seed);
+/// Forty accounts.
+fn accounts() -> String {
     let accounts: Vec<String> = (0..40).map(|n| format!("({n}, 0)")).collect();
-    let tables = format!(
+    format!(
         "CREATE TABLE accounts (id bigint PRIMARY KEY, balance bigint NOT NULL);\n\
          INSERT INTO accounts (id, balance) VALUES {};",
         accounts.join(", ")
-    );
-    let handler = "lanes = 4\nbatch = { max = 50 }";
-    let scene = Scene::new(
-        StoreKind::Postgres,
-        SourceSort::JetStream,
-        &script(),
-        &tables,
-        handler,
     )
-    .await;
+}
+
+/// Messages that each take 1 from a random account and give 3 to another. Returns their seed with them.
+fn transfers(count: usize) -> (u64, Vec<TestMessage>) {
+    let seed: u64 = rand::random();
+    println!("seed {seed}");
+    let mut random = rand::rngs::StdRng::seed_from_u64(seed);
     let update = "UPDATE accounts SET balance = balance + $1 WHERE id = $2";
-    let messages: Vec<TestMessage> = (0..2_000)
+    let messages = (0..count)
         .map(|n| {
             let (from, to) = (random.random_range(0..40), random.random_range(0..40));
             message(
@@ -198,6 +192,23 @@ async fn batches_of_one_handler_never_deadlock() {
             )
         })
         .collect();
+    (seed, messages)
+}
+
+/// Two hosts, four lanes each, every message updates two random rows: without the baton such batches deadlock at once.
+#[tokio::test]
+async fn batches_of_one_handler_never_deadlock() {
+    let tables = accounts();
+    let handler = "lanes = 4\nbatch = { max = 50 }";
+    let scene = Scene::new(
+        StoreKind::Postgres,
+        SourceSort::JetStream,
+        &script(),
+        &tables,
+        handler,
+    )
+    .await;
+    let (seed, messages) = transfers(2_000);
     scene.publish(&messages).await;
     let hosts = [
         scene.host(&["--until-idle"], &[]),
@@ -231,15 +242,7 @@ fn two_handlers(baton: &str) -> String {
 /// Two handlers on two hosts update the same few rows, each message in an order of its own. Returns how many deadlocks
 /// the server found.
 async fn handlers_on_the_same_rows(baton: &str) -> i64 {
-    let seed: u64 = rand::random();
-    println!("seed {seed}");
-    let mut random = rand::rngs::StdRng::seed_from_u64(seed);
-    let accounts: Vec<String> = (0..40).map(|n| format!("({n}, 0)")).collect();
-    let tables = format!(
-        "CREATE TABLE accounts (id bigint PRIMARY KEY, balance bigint NOT NULL);\n\
-         INSERT INTO accounts (id, balance) VALUES {};",
-        accounts.join(", ")
-    );
+    let tables = accounts();
     let scene = Scene::new(
         StoreKind::Postgres,
         SourceSort::JetStream,
@@ -248,19 +251,7 @@ async fn handlers_on_the_same_rows(baton: &str) -> i64 {
         &two_handlers(baton),
     )
     .await;
-    let update = "UPDATE accounts SET balance = balance + $1 WHERE id = $2";
-    let messages: Vec<TestMessage> = (0..500)
-        .map(|n| {
-            let (from, to) = (random.random_range(0..40), random.random_range(0..40));
-            message(
-                &format!("m-{n}"),
-                &[
-                    json!({ "execute": update, "params": [{ "int64": -1 }, { "int64": from }] }),
-                    json!({ "execute": update, "params": [{ "int64": 3 }, { "int64": to }] }),
-                ],
-            )
-        })
-        .collect();
+    let (seed, messages) = transfers(500);
     scene.publish(&messages).await;
     let hosts = [
         scene.host(&["--until-idle"], &[]),
