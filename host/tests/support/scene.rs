@@ -148,8 +148,23 @@ impl Scene {
     }
 
     /// Starts a host.
+    ///
+    /// On PostgreSQL `HAPAX_TEST_LANES` and `HAPAX_TEST_BATCH_MAX` decide about these two, whatever the test says.
     pub fn host(&self, arguments: &[&str], variables: &[(&str, &str)]) -> Host {
-        Host::start(&self.config(), arguments, variables)
+        let mut variables = variables.to_vec();
+        let shape = ["LANES", "BATCH_MAX"].map(|key| std::env::var(format!("HAPAX_TEST_{key}")));
+        if self.store.kind() == StoreKind::Postgres {
+            let keys = [
+                "HAPAX_HANDLERS__SUBJECT__LANES",
+                "HAPAX_HANDLERS__SUBJECT__BATCH__MAX",
+            ];
+            for (key, value) in keys.into_iter().zip(&shape) {
+                if let Ok(value) = value {
+                    variables.push((key, value));
+                }
+            }
+        }
+        Host::start(&self.config(), arguments, &variables)
     }
 
     /// Runs a host until nothing waits, and asserts that it ended well. Returns its log.

