@@ -5,9 +5,7 @@ use super::policy::Failure;
 use crate::fault;
 use crate::message::{Message, MessageId, ShortHash};
 use crate::source::Delivery;
-use crate::store::{
-    Claim, ClaimRequest, CommitError, Connection, DeadLetter, Reburied, StoreError, Tx,
-};
+use crate::store::{Claim, ClaimRequest, Connection, DeadLetter, Reburied, StoreError, Tx};
 
 /// A message that is given up on.
 #[derive(Debug)]
@@ -87,11 +85,7 @@ pub(super) async fn park(
     let committed = match ended.result {
         Ok(committed) => committed,
         Err(error) => {
-            let why = match error {
-                CommitError::Busy(text) => StoreError::Busy(text),
-                CommitError::Refused(error) => StoreError::Refused(error),
-                CommitError::Unknown(text) => StoreError::Unavailable(text),
-            };
+            let why = error.into();
             return (ended.connection, Parking::Again(doomed, why));
         }
     };

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::lane::{Lane, Pause, Report};
 use super::process::Member;
 use crate::message::Carried;
-use crate::store::{CommitError, Connection, PutOff, StoreError, Tx};
+use crate::store::{Connection, PutOff, StoreError, Tx};
 
 /// The longest wait of a message in hand; it is kept alive at its source meanwhile.
 const HELD_MAX: Duration = Duration::from_secs(1);
@@ -89,10 +89,6 @@ impl Lane {
         }
         let ended = tx.commit().await;
         self.connection = ended.connection;
-        ended.result.map_err(|error| match error {
-            CommitError::Busy(text) => StoreError::Busy(text),
-            CommitError::Refused(error) => StoreError::Refused(error),
-            CommitError::Unknown(text) => StoreError::Unavailable(text),
-        })
+        ended.result.map_err(StoreError::from)
     }
 }

@@ -3,9 +3,8 @@
 use super::postgres::PostgresSession;
 use super::sqlite::SqliteSession;
 use super::{
-    Baton, Claim, ClaimAs, ClaimRequest, CommitError, Counters, DeadLetter, HandlerMigration,
-    NewQueueRow, OutboxRow, QueueRow, ResultSet, Savepoint, Session, SqlError, StoreError,
-    StoreKind, StoredDeadLetter, Value,
+    Baton, Claim, ClaimAs, ClaimRequest, CommitError, Counters, HandlerMigration, OutboxRow,
+    ResultSet, Savepoint, Session, SqlError, StoreError, StoreKind, Value,
 };
 use crate::message::{ComponentDigest, FailureClass, MessageId};
 
@@ -17,6 +16,17 @@ pub enum Connection {
     /// To SQLite.
     Sqlite(Box<SqliteSession>),
 }
+
+/// Calls the session of the database at hand.
+macro_rules! each {
+    ($connection:expr, $session:ident => $call:expr) => {
+        match $connection {
+            Connection::Postgres($session) => $call.await,
+            Connection::Sqlite($session) => $call.await,
+        }
+    };
+}
+pub(super) use each;
 
 /// What lies outside a transaction. Between `Tx::begin` and its end the connection belongs to the `Tx`.
 impl Connection {
@@ -65,35 +75,6 @@ impl Connection {
         Session::record_attempt(self, consumer, id, class, error, component).await
     }
 
-    /// Adds rows to a queue, in one transaction, in their order.
-    ///
-    /// # Errors
-    /// As `StoreError` says; none is added, unless the connection was lost.
-    pub async fn enqueue(&mut self, queue: &str, rows: &[NewQueueRow]) -> Result<(), StoreError> {
-        Session::enqueue(self, queue, rows).await
-    }
-
-    /// Returns due rows of a queue whose numbers are not in `in_hand`, at most `limit`, in order.
-    ///
-    /// # Errors
-    /// As `StoreError` says.
-    pub async fn peek_queue(
-        &mut self,
-        queue: &str,
-        in_hand: &[i64],
-        limit: u32,
-    ) -> Result<Vec<QueueRow>, StoreError> {
-        Session::peek_queue(self, queue, in_hand, limit).await
-    }
-
-    /// Counts the rows of a queue.
-    ///
-    /// # Errors
-    /// As `StoreError` says.
-    pub async fn queue_backlog(&mut self, queue: &str) -> Result<u64, StoreError> {
-        Session::queue_backlog(self, queue).await
-    }
-
     /// Adds to the counters of this host and consumer.
     ///
     /// # Errors
@@ -113,26 +94,6 @@ impl Connection {
     /// As `StoreError` says.
     pub async fn counters(&mut self, consumer: &str) -> Result<Counters, StoreError> {
         Session::counters(self, consumer).await
-    }
-
-    /// Counts the dead letters of a consumer.
-    ///
-    /// # Errors
-    /// As `StoreError` says.
-    pub async fn dead_letter_count(&mut self, consumer: &str) -> Result<u64, StoreError> {
-        Session::dead_letter_count(self, consumer).await
-    }
-
-    /// Returns the dead letters of a consumer, oldest first, at most `limit`.
-    ///
-    /// # Errors
-    /// As `StoreError` says.
-    pub async fn dead_letters(
-        &mut self,
-        consumer: &str,
-        limit: u32,
-    ) -> Result<Vec<StoredDeadLetter>, StoreError> {
-        Session::dead_letters(self, consumer, limit).await
     }
 }
 
@@ -254,27 +215,6 @@ impl Session for Connection {
         }
     }
 
-    async fn take_queue_rows(&mut self, numbers: &[i64]) -> Result<Vec<i64>, StoreError> {
-        match self {
-            Self::Postgres(session) => session.take_queue_rows(numbers).await,
-            Self::Sqlite(session) => session.take_queue_rows(numbers).await,
-        }
-    }
-
-    async fn wait_for_queue_row(&mut self, number: i64) -> Result<bool, StoreError> {
-        match self {
-            Self::Postgres(session) => session.wait_for_queue_row(number).await,
-            Self::Sqlite(session) => session.wait_for_queue_row(number).await,
-        }
-    }
-
-    async fn write_dead_letter(&mut self, letter: &DeadLetter) -> Result<(), StoreError> {
-        match self {
-            Self::Postgres(session) => session.write_dead_letter(letter).await,
-            Self::Sqlite(session) => session.write_dead_letter(letter).await,
-        }
-    }
-
     async fn commit(&mut self) -> Result<(), CommitError> {
         match self {
             Self::Postgres(session) => session.commit().await,
@@ -329,32 +269,6 @@ impl Session for Connection {
         }
     }
 
-    async fn enqueue(&mut self, queue: &str, rows: &[NewQueueRow]) -> Result<(), StoreError> {
-        match self {
-            Self::Postgres(session) => session.enqueue(queue, rows).await,
-            Self::Sqlite(session) => session.enqueue(queue, rows).await,
-        }
-    }
-
-    async fn peek_queue(
-        &mut self,
-        queue: &str,
-        in_hand: &[i64],
-        limit: u32,
-    ) -> Result<Vec<QueueRow>, StoreError> {
-        match self {
-            Self::Postgres(session) => session.peek_queue(queue, in_hand, limit).await,
-            Self::Sqlite(session) => session.peek_queue(queue, in_hand, limit).await,
-        }
-    }
-
-    async fn queue_backlog(&mut self, queue: &str) -> Result<u64, StoreError> {
-        match self {
-            Self::Postgres(session) => session.queue_backlog(queue).await,
-            Self::Sqlite(session) => session.queue_backlog(queue).await,
-        }
-    }
-
     async fn add_counters(
         &mut self,
         consumer: &str,
@@ -371,24 +285,6 @@ impl Session for Connection {
         match self {
             Self::Postgres(session) => session.counters(consumer).await,
             Self::Sqlite(session) => session.counters(consumer).await,
-        }
-    }
-
-    async fn dead_letter_count(&mut self, consumer: &str) -> Result<u64, StoreError> {
-        match self {
-            Self::Postgres(session) => session.dead_letter_count(consumer).await,
-            Self::Sqlite(session) => session.dead_letter_count(consumer).await,
-        }
-    }
-
-    async fn dead_letters(
-        &mut self,
-        consumer: &str,
-        limit: u32,
-    ) -> Result<Vec<StoredDeadLetter>, StoreError> {
-        match self {
-            Self::Postgres(session) => session.dead_letters(consumer, limit).await,
-            Self::Sqlite(session) => session.dead_letters(consumer, limit).await,
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::time::Duration;
 
+use super::connection::each;
 use super::{ClaimAs, Connection, DeadLetter, Session, StoreError, StoredDeadLetter};
 use crate::message::{Carried, FailureClass, Incoming, Instant, MessageId, Position, ShortHash};
 
@@ -161,7 +162,27 @@ pub(crate) trait LetterSession: Session {
         payload_hash: ShortHash,
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
+    /// Writes a dead letter with the attempts recorded for its id. Writing the same source and position of the
+    /// consumer again changes nothing.
+    fn write_dead_letter(
+        &mut self,
+        letter: &DeadLetter,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+
     // Outside a transaction: each is one of its own.
+
+    /// Counts the dead letters of a consumer.
+    fn dead_letter_count(
+        &mut self,
+        consumer: &str,
+    ) -> impl Future<Output = Result<u64, StoreError>> + Send;
+
+    /// Returns the dead letters of a consumer, oldest first, at most `limit`.
+    fn dead_letters(
+        &mut self,
+        consumer: &str,
+        limit: u32,
+    ) -> impl Future<Output = Result<Vec<StoredDeadLetter>, StoreError>> + Send;
 
     /// Returns letters, newest first, at most `limit`; those below a number if one is given.
     fn letter_summaries(
@@ -196,16 +217,23 @@ pub(crate) trait LetterSession: Session {
     ) -> impl Future<Output = Result<Vec<i64>, StoreError>> + Send;
 }
 
-macro_rules! each {
-    ($connection:expr, $session:ident => $call:expr) => {
-        match $connection {
-            Connection::Postgres($session) => $call.await,
-            Connection::Sqlite($session) => $call.await,
-        }
-    };
-}
-
 impl LetterSession for Connection {
+    async fn write_dead_letter(&mut self, letter: &DeadLetter) -> Result<(), StoreError> {
+        each!(self, session => session.write_dead_letter(letter))
+    }
+
+    async fn dead_letter_count(&mut self, consumer: &str) -> Result<u64, StoreError> {
+        each!(self, session => session.dead_letter_count(consumer))
+    }
+
+    async fn dead_letters(
+        &mut self,
+        consumer: &str,
+        limit: u32,
+    ) -> Result<Vec<StoredDeadLetter>, StoreError> {
+        each!(self, session => session.dead_letters(consumer, limit))
+    }
+
     async fn carry(
         &mut self,
         consumer: &str,
@@ -284,6 +312,26 @@ impl LetterSession for Connection {
 
 /// Dead letters, outside a transaction.
 impl Connection {
+    /// Counts the dead letters of a consumer.
+    ///
+    /// # Errors
+    /// As `StoreError` says.
+    pub async fn dead_letter_count(&mut self, consumer: &str) -> Result<u64, StoreError> {
+        LetterSession::dead_letter_count(self, consumer).await
+    }
+
+    /// Returns the dead letters of a consumer, oldest first, at most `limit`.
+    ///
+    /// # Errors
+    /// As `StoreError` says.
+    pub async fn dead_letters(
+        &mut self,
+        consumer: &str,
+        limit: u32,
+    ) -> Result<Vec<StoredDeadLetter>, StoreError> {
+        LetterSession::dead_letters(self, consumer, limit).await
+    }
+
     /// Returns letters, newest first, at most `limit`; those below a number if one is given.
     ///
     /// # Errors

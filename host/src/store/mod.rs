@@ -10,6 +10,7 @@ mod letters;
 mod migrations;
 mod order;
 mod postgres;
+mod queue;
 mod records;
 mod savepoints;
 mod session;

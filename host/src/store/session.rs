@@ -65,6 +65,17 @@ pub enum CommitError {
     Unknown(String),
 }
 
+impl From<CommitError> for StoreError {
+    /// What a transaction that is not known to be committed means for whoever runs it again.
+    fn from(error: CommitError) -> Self {
+        match error {
+            CommitError::Busy(text) => Self::Busy(text),
+            CommitError::Refused(error) => Self::Refused(error),
+            CommitError::Unknown(text) => Self::Unavailable(text),
+        }
+    }
+}
+
 /// A request to claim one id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimRequest {
@@ -365,26 +376,6 @@ pub(crate) trait Session: Sized + Send {
         rows: &[OutboxRow],
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Takes queue rows inside the transaction. Returns those that it got: the others are gone, or another host has
-    /// them in hand.
-    fn take_queue_rows(
-        &mut self,
-        numbers: &[i64],
-    ) -> impl Future<Output = Result<Vec<i64>, StoreError>> + Send;
-
-    /// Takes one queue row, and waits for whoever has it in hand, at most `lock_timeout`; then `Busy`. False: it is gone.
-    fn wait_for_queue_row(
-        &mut self,
-        number: i64,
-    ) -> impl Future<Output = Result<bool, StoreError>> + Send;
-
-    /// Writes a dead letter with the attempts recorded for its id. Writing the same source and position of the
-    /// consumer again changes nothing.
-    fn write_dead_letter(
-        &mut self,
-        letter: &DeadLetter,
-    ) -> impl Future<Output = Result<(), StoreError>> + Send;
-
     /// Checks that the transaction is alive and the one begun, and commits, in one message.
     fn commit(&mut self) -> impl Future<Output = Result<(), CommitError>> + Send;
 
@@ -415,28 +406,6 @@ pub(crate) trait Session: Sized + Send {
         component: Option<ComponentDigest>,
     ) -> impl Future<Output = Result<u32, StoreError>> + Send;
 
-    /// Adds rows to a queue, in one transaction, in their order.
-    fn enqueue(
-        &mut self,
-        queue: &str,
-        rows: &[NewQueueRow],
-    ) -> impl Future<Output = Result<(), StoreError>> + Send;
-
-    /// Returns due rows of a queue whose numbers are not in `in_hand`, at most `limit`: in order, or, of a consumer's own queue
-    /// (`@CONSUMER`), those first that are due longest.
-    fn peek_queue(
-        &mut self,
-        queue: &str,
-        in_hand: &[i64],
-        limit: u32,
-    ) -> impl Future<Output = Result<Vec<QueueRow>, StoreError>> + Send;
-
-    /// Counts the rows of a queue.
-    fn queue_backlog(
-        &mut self,
-        queue: &str,
-    ) -> impl Future<Output = Result<u64, StoreError>> + Send;
-
     /// Adds to the counters of this host and consumer.
     fn add_counters(
         &mut self,
@@ -450,17 +419,4 @@ pub(crate) trait Session: Sized + Send {
         &mut self,
         consumer: &str,
     ) -> impl Future<Output = Result<Counters, StoreError>> + Send;
-
-    /// Counts the dead letters of a consumer.
-    fn dead_letter_count(
-        &mut self,
-        consumer: &str,
-    ) -> impl Future<Output = Result<u64, StoreError>> + Send;
-
-    /// Returns the dead letters of a consumer, oldest first, at most `limit`.
-    fn dead_letters(
-        &mut self,
-        consumer: &str,
-        limit: u32,
-    ) -> impl Future<Output = Result<Vec<StoredDeadLetter>, StoreError>> + Send;
 }

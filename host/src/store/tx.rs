@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use super::letters::{Reburied, Replay, Restored};
+use super::queue::QueueSession as _;
 use super::session::{
     Baton, Claim, ClaimAs, ClaimRequest, CommitError, DeadLetter, OutboxRow, StoreError,
 };

@@ -8,8 +8,8 @@ use super::{DeadLetters, WHOLE_PAGE, failed, failed_to_change};
 use crate::exit::{CommandError, Exit};
 use crate::message::{ComponentDigest, FailureClass, Header, Instant, MessageId, Position, hex};
 use crate::store::{
-    Attempt, ClaimAs, CommitError, DeadLetter, LetterState, Restored, StoreError, StoredDeadLetter,
-    Tx, from_base64, instant_from_text, instant_to_text, to_base64,
+    Attempt, ClaimAs, DeadLetter, LetterState, Restored, StoredDeadLetter, Tx, from_base64,
+    instant_from_text, instant_to_text, to_base64,
 };
 
 /// The version of the lines. Another one is refused.
@@ -312,13 +312,10 @@ impl DeadLetters<'_> {
             }
             progress(number as u64);
         }
-        tx.commit().await.result.map_err(|error| {
-            failed_to_change(match error {
-                CommitError::Busy(text) => StoreError::Busy(text),
-                CommitError::Refused(error) => StoreError::Refused(error),
-                CommitError::Unknown(text) => StoreError::Unavailable(text),
-            })
-        })?;
+        tx.commit()
+            .await
+            .result
+            .map_err(|error| failed_to_change(error.into()))?;
         Ok(imported)
     }
 }

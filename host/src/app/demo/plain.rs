@@ -12,7 +12,7 @@ use crate::config::Config;
 use crate::exit::{CommandError, Exit};
 use crate::handler::Verdict;
 use crate::message::{Incoming, Message, MessageId, Position};
-use crate::store::{CommitError, Store, StoreError, Tx};
+use crate::store::{Store, StoreError, Tx};
 
 /// Takes every delivery through the handler, in their order, into `store`. Returns how many took effect.
 pub(super) async fn run<'a>(
@@ -52,14 +52,7 @@ pub(super) async fn run<'a>(
         connection = match (ended.result, ended.connection) {
             (Ok(_), Some(connection)) => connection,
             (Ok(_), None) => return Err(bug("a commit gave no connection back")),
-            (Err(error), _) => {
-                let error = match error {
-                    CommitError::Busy(text) => StoreError::Busy(text),
-                    CommitError::Refused(error) => StoreError::Refused(error),
-                    CommitError::Unknown(text) => StoreError::Unavailable(text),
-                };
-                return Err(failed(&error));
-            }
+            (Err(error), _) => return Err(failed(&error.into())),
         };
         took_effect += 1;
     }

@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
-use sqlx::Row as _;
-use sqlx::postgres::PgRow;
+use sqlx::postgres::{PgArguments, PgRow};
+use sqlx::query::Query;
+use sqlx::{AssertSqlSafe, Postgres, Row as _};
 
 use super::super::letters::{LetterFilter, LetterSession, LetterState, LetterSummary};
 use super::super::text::{
-    clean, clean_reason, headers_to_json, instant_from_microseconds, instant_to_text,
+    clean, clean_reason, headers_from_json, headers_to_json, instant_from_microseconds,
+    instant_to_text,
 };
 use super::super::{DeadLetter, Session as _, StoreError, StoredDeadLetter, records};
 use super::{PostgresSession, YEAR_MAX};
@@ -22,6 +24,34 @@ pub(super) const LETTER_COLUMNS: &str = "letter.id, letter.consumer, letter.hand
 /// Returns a moment as it is sent; one that the database can't hold is left out.
 fn moment(instant: Option<Instant>) -> Option<String> {
     instant.and_then(|instant| instant_to_text(records::to_microseconds(instant), YEAR_MAX).ok())
+}
+
+/// The columns that a new letter is written with, in the order of `WRITTEN_VALUES` and `bind_letter`.
+const WRITTEN_COLUMNS: &str = "consumer, handler, message_id, source, position, subject, headers, content_type, payload, \
+     published_at, class, reason, component, order_key, queue_id";
+const WRITTEN_VALUES: &str = "$1, $2, $3, $4, $5, $6, $7::text::json, $8, $9, $10::text::timestamptz, $11, $12, $13, $14, $15";
+
+fn bind_letter<'q>(
+    query: Query<'q, Postgres, PgArguments>,
+    letter: &'q DeadLetter,
+    component: Option<i32>,
+) -> Query<'q, Postgres, PgArguments> {
+    query
+        .bind(clean(&letter.consumer))
+        .bind(clean(&letter.handler))
+        .bind(letter.message_id.as_ref().map(MessageId::as_str))
+        .bind(clean(&letter.source))
+        .bind(clean(&letter.position.0))
+        .bind(clean(&letter.subject))
+        .bind(headers_to_json(&letter.headers))
+        .bind(letter.content_type.as_deref().map(clean))
+        .bind(&letter.payload[..])
+        .bind(moment(letter.published_at))
+        .bind(letter.class.as_str())
+        .bind(clean_reason(&letter.reason))
+        .bind(component)
+        .bind(letter.order_key.as_deref().map(clean))
+        .bind(letter.queue_id.as_deref().map(clean))
 }
 
 /// Reads what a row of a consumer's own queue says of its origin, from column `first` on.
@@ -48,6 +78,38 @@ pub(super) fn read_carried(
 }
 
 impl PostgresSession {
+    fn read_letter(&self, row: &sqlx::postgres::PgRow) -> Result<StoredDeadLetter, StoreError> {
+        let broken = |error: sqlx::Error| StoreError::Unusable(error.to_string());
+        let headers: String = row.try_get(7).map_err(broken)?;
+        let class: String = row.try_get(11).map_err(broken)?;
+        let attempts: String = row.try_get(14).map_err(broken)?;
+        let digest: Option<Vec<u8>> = row.try_get(13).map_err(broken)?;
+        let published_at: Option<i64> = row.try_get(10).map_err(broken)?;
+        let dead_at: Option<i64> = row.try_get(15).map_err(broken)?;
+        Ok(StoredDeadLetter {
+            number: row.try_get(0).map_err(broken)?,
+            letter: DeadLetter {
+                consumer: row.try_get(1).map_err(broken)?,
+                handler: row.try_get(2).map_err(broken)?,
+                message_id: records::stored_id(row.try_get(3).map_err(broken)?)?,
+                source: row.try_get(4).map_err(broken)?,
+                position: Position(row.try_get(5).map_err(broken)?),
+                subject: row.try_get(6).map_err(broken)?,
+                headers: headers_from_json(&headers),
+                content_type: row.try_get(8).map_err(broken)?,
+                payload: row.try_get::<Vec<u8>, _>(9).map_err(broken)?.into(),
+                published_at: published_at.map(instant_from_microseconds),
+                queue_id: row.try_get(16).map_err(broken)?,
+                class: records::stored_class(&class)?,
+                reason: row.try_get(12).map_err(broken)?,
+                component: records::stored_digest(digest)?,
+                order_key: row.try_get(17).map_err(broken)?,
+            },
+            attempts: records::stored_attempts(&attempts)?,
+            dead_at: dead_at.map(instant_from_microseconds),
+        })
+    }
+
     /// Gives the transaction its number, so that the check before the commit can compare it.
     async fn number_tx(&mut self) -> Result<(), StoreError> {
         if self.tx.xid.is_none() {
@@ -85,6 +147,71 @@ impl PostgresSession {
 }
 
 impl LetterSession for PostgresSession {
+    async fn write_dead_letter(&mut self, letter: &DeadLetter) -> Result<(), StoreError> {
+        self.refuse_if_aborted().map_err(StoreError::Refused)?;
+        let component = self.component(letter.component).await?;
+        let own_id = records::id_of_own_attempts(letter);
+        let statement = format!(
+            "INSERT INTO hapax.dead_letters ({WRITTEN_COLUMNS}, attempts) VALUES ({WRITTEN_VALUES}, ( \
+                 SELECT coalesce(json_agg(json_build_object( \
+                     'attempt', attempt.attempt, \
+                     'at', to_char(attempt.at AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"'), \
+                     'class', attempt.class, \
+                     'error', attempt.error, \
+                     'component', encode(component.digest, 'hex') \
+                 ) ORDER BY attempt.attempt), '[]') \
+                 FROM hapax.attempts AS attempt \
+                 LEFT JOIN hapax.components AS component ON component.id = attempt.component \
+                 WHERE attempt.consumer = $1 AND attempt.message_id = $16 \
+             )) \
+             ON CONFLICT (consumer, source, position) DO NOTHING"
+        );
+        bind_letter(sqlx::query(AssertSqlSafe(statement)), letter, component)
+            .bind(own_id)
+            .execute(&mut self.connection)
+            .await
+            .map_err(|error| self.host_error(&error))?;
+        if let Some(id) = own_id {
+            sqlx::query("DELETE FROM hapax.attempts WHERE consumer = $1 AND message_id = $2")
+                .bind(&letter.consumer)
+                .bind(id)
+                .execute(&mut self.connection)
+                .await
+                .map_err(|error| self.host_error(&error))?;
+        }
+        Ok(())
+    }
+
+    async fn dead_letter_count(&mut self, consumer: &str) -> Result<u64, StoreError> {
+        let count: i64 =
+            sqlx::query_scalar("SELECT count(*) FROM hapax.dead_letters WHERE consumer = $1")
+                .bind(consumer)
+                .fetch_one(&mut self.connection)
+                .await
+                .map_err(|error| self.host_error(&error))?;
+        Ok(count.unsigned_abs())
+    }
+
+    async fn dead_letters(
+        &mut self,
+        consumer: &str,
+        limit: u32,
+    ) -> Result<Vec<StoredDeadLetter>, StoreError> {
+        let rows = sqlx::query(AssertSqlSafe(format!(
+            "SELECT {LETTER_COLUMNS} FROM hapax.dead_letters AS letter \
+             LEFT JOIN hapax.components AS component ON component.id = letter.component \
+             WHERE letter.consumer = $1 ORDER BY letter.id LIMIT $2"
+        )))
+        .bind(consumer)
+        .bind(i64::from(limit))
+        .fetch_all(&mut self.connection)
+        .await
+        .map_err(|error| self.host_error(&error))?;
+        rows.iter()
+            .map(|row| self.read_letter(row))
+            .collect::<Result<_, _>>()
+    }
+
     async fn carry(
         &mut self,
         consumer: &str,
@@ -240,35 +367,23 @@ impl LetterSession for PostgresSession {
         .fetch_one(&mut self.connection)
         .await
         .map_err(|error| self.host_error(&error))?;
-        sqlx::query_scalar(
-            "INSERT INTO hapax.dead_letters (id, consumer, handler, message_id, source, position, subject, headers, \
-                 content_type, payload, published_at, queue_id, class, reason, component, attempts, dead_at, order_key) \
+        let statement = format!(
+            "INSERT INTO hapax.dead_letters ({WRITTEN_COLUMNS}, id, attempts, dead_at) \
              OVERRIDING SYSTEM VALUE \
-             VALUES (coalesce($1, nextval('hapax.dead_letters_id_seq')), $2, $3, $4, $5, $6, $7, $8::text::json, $9, $10, \
-                 $11::text::timestamptz, $12, $13, $14, $15, $16::text::json, coalesce($17::text::timestamptz, now()), $18) \
-             ON CONFLICT (consumer, source, position) DO NOTHING RETURNING id",
-        )
-        .bind(keeps_number.then_some(stored.number))
-        .bind(clean(&letter.consumer))
-        .bind(clean(&letter.handler))
-        .bind(letter.message_id.as_ref().map(MessageId::as_str))
-        .bind(clean(&letter.source))
-        .bind(clean(&letter.position.0))
-        .bind(clean(&letter.subject))
-        .bind(headers_to_json(&letter.headers))
-        .bind(letter.content_type.as_deref().map(clean))
-        .bind(&letter.payload[..])
-        .bind(moment(letter.published_at))
-        .bind(letter.queue_id.as_deref().map(clean))
-        .bind(letter.class.as_str())
-        .bind(clean_reason(&letter.reason))
-        .bind(component)
-        .bind(records::attempts_to_json(&stored.attempts))
-        .bind(moment(stored.dead_at))
-        .bind(letter.order_key.as_deref().map(clean))
-        .fetch_optional(&mut self.connection)
-        .await
-        .map_err(|error| self.host_error(&error))
+             VALUES ({WRITTEN_VALUES}, coalesce($16, nextval('hapax.dead_letters_id_seq')), $17::text::json, \
+                 coalesce($18::text::timestamptz, now())) \
+             ON CONFLICT (consumer, source, position) DO NOTHING RETURNING id"
+        );
+        let row = bind_letter(sqlx::query(AssertSqlSafe(statement)), letter, component)
+            .bind(keeps_number.then_some(stored.number))
+            .bind(records::attempts_to_json(&stored.attempts))
+            .bind(moment(stored.dead_at))
+            .fetch_optional(&mut self.connection)
+            .await
+            .map_err(|error| self.host_error(&error))?;
+        row.map(|row| row.try_get(0))
+            .transpose()
+            .map_err(|error| self.host_error(&error))
     }
 
     async fn is_done(

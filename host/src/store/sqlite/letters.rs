@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use sqlx::Row as _;
-use sqlx::sqlite::SqliteRow;
+use sqlx::query::Query;
+use sqlx::sqlite::{SqliteArguments, SqliteRow};
+use sqlx::{AssertSqlSafe, Row as _, Sqlite};
 
 use super::super::letters::{LetterFilter, LetterSession, LetterState, LetterSummary};
 use super::super::text::{
-    clean, clean_reason, headers_to_json, instant_from_text, instant_to_text,
+    clean, clean_reason, headers_from_json, headers_to_json, instant_from_text, instant_to_text,
 };
 use super::super::{DeadLetter, Session as _, StoreError, StoredDeadLetter, records};
 use super::{SqliteSession, YEAR_MAX};
@@ -21,6 +22,34 @@ pub(super) const LETTER_COLUMNS: &str = "letter.id, letter.consumer, letter.hand
 /// Returns a moment as it is stored; one that the database can't hold is left out.
 fn moment(instant: Option<Instant>) -> Option<String> {
     instant.and_then(|instant| instant_to_text(records::to_microseconds(instant), YEAR_MAX).ok())
+}
+
+/// The columns that a new letter is written with, in the order of `WRITTEN_VALUES` and `bind_letter`.
+const WRITTEN_COLUMNS: &str = "consumer, handler, message_id, source, position, subject, headers, content_type, payload, \
+     published_at, class, reason, component, order_key, queue_id";
+const WRITTEN_VALUES: &str = "?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15";
+
+fn bind_letter<'q>(
+    query: Query<'q, Sqlite, SqliteArguments>,
+    letter: &'q DeadLetter,
+    component: Option<i64>,
+) -> Query<'q, Sqlite, SqliteArguments> {
+    query
+        .bind(clean(&letter.consumer))
+        .bind(clean(&letter.handler))
+        .bind(letter.message_id.as_ref().map(MessageId::as_str))
+        .bind(clean(&letter.source))
+        .bind(clean(&letter.position.0))
+        .bind(clean(&letter.subject))
+        .bind(headers_to_json(&letter.headers))
+        .bind(letter.content_type.as_deref().map(clean))
+        .bind(&letter.payload[..])
+        .bind(moment(letter.published_at))
+        .bind(letter.class.as_str())
+        .bind(clean_reason(&letter.reason))
+        .bind(component)
+        .bind(letter.order_key.as_deref().map(clean))
+        .bind(letter.queue_id.as_deref().map(clean))
 }
 
 /// As `moment`, in the form that the database writes itself, so that texts compare as moments do.
@@ -83,6 +112,69 @@ impl SqliteSession {
 }
 
 impl LetterSession for SqliteSession {
+    async fn write_dead_letter(&mut self, letter: &DeadLetter) -> Result<(), StoreError> {
+        self.refuse_if_aborted().map_err(StoreError::Refused)?;
+        let component = self.component(letter.component).await?;
+        let own_id = records::id_of_own_attempts(letter);
+        let statement = format!(
+            "INSERT INTO hapax_dead_letters ({WRITTEN_COLUMNS}, attempts) VALUES ({WRITTEN_VALUES}, ( \
+                 SELECT json_group_array(json_object( \
+                     'attempt', attempt.attempt, \
+                     'at', attempt.at, \
+                     'class', attempt.class, \
+                     'error', attempt.error, \
+                     'component', nullif(lower(hex(component.digest)), '') \
+                 ) ORDER BY attempt.attempt) \
+                 FROM hapax_attempts AS attempt \
+                 LEFT JOIN hapax_components AS component ON component.id = attempt.component \
+                 WHERE attempt.consumer = ?1 AND attempt.message_id = ?16 \
+             )) \
+             ON CONFLICT (consumer, source, position) DO NOTHING"
+        );
+        bind_letter(sqlx::query(AssertSqlSafe(statement)), letter, component)
+            .bind(own_id)
+            .execute(&mut self.connection)
+            .await
+            .map_err(|error| self.host_error(&error))?;
+        if let Some(id) = own_id {
+            sqlx::query("DELETE FROM hapax_attempts WHERE consumer = ?1 AND message_id = ?2")
+                .bind(&letter.consumer)
+                .bind(id)
+                .execute(&mut self.connection)
+                .await
+                .map_err(|error| self.host_error(&error))?;
+        }
+        Ok(())
+    }
+
+    async fn dead_letter_count(&mut self, consumer: &str) -> Result<u64, StoreError> {
+        let count: i64 =
+            sqlx::query_scalar("SELECT count(*) FROM hapax_dead_letters WHERE consumer = ?1")
+                .bind(consumer)
+                .fetch_one(&mut self.connection)
+                .await
+                .map_err(|error| self.host_error(&error))?;
+        Ok(count.unsigned_abs())
+    }
+
+    async fn dead_letters(
+        &mut self,
+        consumer: &str,
+        limit: u32,
+    ) -> Result<Vec<StoredDeadLetter>, StoreError> {
+        let rows = sqlx::query(AssertSqlSafe(format!(
+            "SELECT {LETTER_COLUMNS} FROM hapax_dead_letters AS letter \
+             LEFT JOIN hapax_components AS component ON component.id = letter.component \
+             WHERE letter.consumer = ?1 ORDER BY letter.id LIMIT ?2"
+        )))
+        .bind(consumer)
+        .bind(i64::from(limit))
+        .fetch_all(&mut self.connection)
+        .await
+        .map_err(|error| self.host_error(&error))?;
+        rows.iter().map(read_letter).collect()
+    }
+
     async fn carry(
         &mut self,
         consumer: &str,
@@ -250,34 +342,21 @@ impl LetterSession for SqliteSession {
         .fetch_one(&mut self.connection)
         .await
         .map_err(|error| self.host_error(&error))?;
-        sqlx::query_scalar(
-            "INSERT INTO hapax_dead_letters (id, consumer, handler, message_id, source, position, subject, headers, \
-                 content_type, payload, published_at, queue_id, class, reason, component, attempts, dead_at, order_key) \
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, \
-                 coalesce(?17, strftime('%Y-%m-%dT%H:%M:%fZ', 'now')), ?18) \
-             ON CONFLICT (consumer, source, position) DO NOTHING RETURNING id",
-        )
-        .bind(keeps_number.then_some(stored.number))
-        .bind(clean(&letter.consumer))
-        .bind(clean(&letter.handler))
-        .bind(letter.message_id.as_ref().map(MessageId::as_str))
-        .bind(clean(&letter.source))
-        .bind(clean(&letter.position.0))
-        .bind(clean(&letter.subject))
-        .bind(headers_to_json(&letter.headers))
-        .bind(letter.content_type.as_deref().map(clean))
-        .bind(&letter.payload[..])
-        .bind(moment(letter.published_at))
-        .bind(letter.queue_id.as_deref().map(clean))
-        .bind(letter.class.as_str())
-        .bind(clean_reason(&letter.reason))
-        .bind(component)
-        .bind(records::attempts_to_json(&stored.attempts))
-        .bind(own_moment(stored.dead_at))
-        .bind(letter.order_key.as_deref().map(clean))
-        .fetch_optional(&mut self.connection)
-        .await
-        .map_err(|error| self.host_error(&error))
+        let statement = format!(
+            "INSERT INTO hapax_dead_letters ({WRITTEN_COLUMNS}, id, attempts, dead_at) \
+             VALUES ({WRITTEN_VALUES}, ?16, ?17, coalesce(?18, strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))) \
+             ON CONFLICT (consumer, source, position) DO NOTHING RETURNING id"
+        );
+        let row = bind_letter(sqlx::query(AssertSqlSafe(statement)), letter, component)
+            .bind(keeps_number.then_some(stored.number))
+            .bind(records::attempts_to_json(&stored.attempts))
+            .bind(own_moment(stored.dead_at))
+            .fetch_optional(&mut self.connection)
+            .await
+            .map_err(|error| self.host_error(&error))?;
+        row.map(|row| row.try_get(0))
+            .transpose()
+            .map_err(|error| self.host_error(&error))
     }
 
     async fn is_done(
@@ -337,7 +416,7 @@ impl LetterSession for SqliteSession {
         .fetch_all(&mut self.connection)
         .await
         .map_err(|error| self.host_error(&error))?;
-        rows.iter().map(super::read_letter).collect()
+        rows.iter().map(read_letter).collect()
     }
 
     async fn letter_states(&mut self, numbers: &[i64]) -> Result<Vec<LetterState>, StoreError> {
@@ -421,5 +500,36 @@ fn read_summary(row: &SqliteRow) -> Result<LetterSummary, StoreError> {
         dead_at: instant_from_text(&dead_at),
         bytes: bytes.unsigned_abs(),
         is_queued: row.try_get(11).map_err(broken)?,
+    })
+}
+
+fn read_letter(row: &SqliteRow) -> Result<StoredDeadLetter, StoreError> {
+    let broken = |error: sqlx::Error| StoreError::Unusable(error.to_string());
+    let headers: String = row.try_get(7).map_err(broken)?;
+    let class: String = row.try_get(11).map_err(broken)?;
+    let attempts: String = row.try_get(14).map_err(broken)?;
+    let published_at: Option<String> = row.try_get(10).map_err(broken)?;
+    let dead_at: String = row.try_get(15).map_err(broken)?;
+    Ok(StoredDeadLetter {
+        number: row.try_get(0).map_err(broken)?,
+        letter: DeadLetter {
+            consumer: row.try_get(1).map_err(broken)?,
+            handler: row.try_get(2).map_err(broken)?,
+            message_id: records::stored_id(row.try_get(3).map_err(broken)?)?,
+            source: row.try_get(4).map_err(broken)?,
+            position: Position(row.try_get(5).map_err(broken)?),
+            subject: row.try_get(6).map_err(broken)?,
+            headers: headers_from_json(&headers),
+            content_type: row.try_get(8).map_err(broken)?,
+            payload: row.try_get::<Vec<u8>, _>(9).map_err(broken)?.into(),
+            published_at: published_at.as_deref().and_then(instant_from_text),
+            queue_id: row.try_get(16).map_err(broken)?,
+            class: records::stored_class(&class)?,
+            reason: row.try_get(12).map_err(broken)?,
+            component: records::stored_digest(row.try_get(13).map_err(broken)?)?,
+            order_key: row.try_get(17).map_err(broken)?,
+        },
+        attempts: records::stored_attempts(&attempts)?,
+        dead_at: instant_from_text(&dead_at),
     })
 }

@@ -2,7 +2,11 @@
 
 use tempfile::TempDir;
 
+use sqlx::ConnectOptions as _;
+use sqlx::sqlite::SqliteConnectOptions;
+
 use super::*;
+use crate::store::SessionOptions;
 
 struct Test {
     session: SqliteSession,

@@ -1,0 +1,108 @@
+//! Migrations, of hapax's own tables and of the handlers', on SQLite.
+
+use sqlx::Row as _;
+
+use super::SqliteSession;
+use crate::store::migrations::Recorded;
+use crate::store::{
+    CommitError, HandlerMigration, Session as _, StoreError, StoreKind, migrations, records,
+};
+
+impl SqliteSession {
+    /// Ends a transaction of the host's own after a failure; the failure is what is told.
+    pub(super) async fn abandon<T>(&mut self, error: StoreError) -> Result<T, StoreError> {
+        // A rollback that fails marks the session as broken.
+        let _ = self.rollback().await;
+        Err(error)
+    }
+
+    pub(super) async fn commit_own(&mut self) -> Result<(), StoreError> {
+        match self.commit().await {
+            Ok(()) => Ok(()),
+            Err(CommitError::Busy(text)) => self.abandon(StoreError::Busy(text)).await,
+            Err(CommitError::Refused(error)) => self.abandon(StoreError::Refused(error)).await,
+            Err(CommitError::Unknown(text)) => Err(StoreError::Unavailable(text)),
+        }
+    }
+
+    pub(super) async fn migrate_in_tx(&mut self) -> Result<(), StoreError> {
+        self.begin().await?;
+        let made: bool = sqlx::query_scalar(
+            "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'hapax_meta')",
+        )
+        .fetch_one(&mut self.connection)
+        .await
+        .map_err(|error| self.host_error(&error))?;
+        let found = if made {
+            let text: Option<String> =
+                sqlx::query_scalar("SELECT value FROM hapax_meta WHERE name = 'schema-version'")
+                    .fetch_optional(&mut self.connection)
+                    .await
+                    .map_err(|error| self.host_error(&error))?;
+            records::stored_version(text)?
+        } else {
+            0
+        };
+        for migration in migrations::own_missing(StoreKind::Sqlite, found)? {
+            self.simple(migration.sql).await?;
+            sqlx::query(
+                "INSERT INTO hapax_meta (name, value) VALUES ('schema-version', ?1) \
+                 ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+            )
+            .bind(migration.version.to_string())
+            .execute(&mut self.connection)
+            .await
+            .map_err(|error| self.host_error(&error))?;
+        }
+        Ok(())
+    }
+
+    /// Applies the first migration that is missing. False: none is.
+    pub(super) async fn apply_one_in_tx(
+        &mut self,
+        handler: &str,
+        migrations: &[HandlerMigration],
+    ) -> Result<bool, StoreError> {
+        self.begin().await?;
+        let rows = sqlx::query(
+            "SELECT version, file, checksum FROM hapax_handler_migrations WHERE handler = ?1 ORDER BY version",
+        )
+        .bind(handler)
+        .fetch_all(&mut self.connection)
+        .await
+        .map_err(|error| self.host_error(&error))?;
+        let recorded = rows
+            .iter()
+            .map(|row| {
+                Ok(Recorded {
+                    version: row.try_get(0)?,
+                    file: row.try_get(1)?,
+                    checksum: row.try_get(2)?,
+                })
+            })
+            .collect::<Result<Vec<_>, sqlx::Error>>()
+            .map_err(|error| self.host_error(&error))?;
+        let missing = migrations::handler_missing(StoreKind::Sqlite, migrations, &recorded)?;
+        let Some(next) = missing.first() else {
+            return Ok(false);
+        };
+        sqlx::query(
+            "INSERT INTO hapax_handler_migrations (handler, version, file, checksum) VALUES (?1, ?2, ?3, ?4)",
+        )
+        .bind(handler)
+        .bind(next.version)
+        .bind(&next.file)
+        .bind(&migrations::checksum(next)[..])
+        .execute(&mut self.connection)
+        .await
+        .map_err(|error| self.host_error(&error))?;
+        match self.simple(next.sql.as_str()).await {
+            Ok(()) => Ok(true),
+            Err(StoreError::Refused(mut error)) => {
+                error.message = format!("`{}`: {}", next.file, error.message);
+                Err(StoreError::Refused(error))
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
