@@ -52,19 +52,56 @@ struct State {
     in_batch: Option<(f64, f64)>,
 }
 
-/// What a committed batch took.
+/// What a batch took so far.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Took {
     /// Messages in the transaction.
-    pub(super) size: usize,
+    size: usize,
     /// Handler calls among them.
-    pub(super) calls: usize,
+    calls: usize,
     /// All calls together.
-    pub(super) calling: Duration,
+    calling: Duration,
     /// The most statements that one of them executed.
-    pub(super) executed_max: usize,
+    executed_max: usize,
+    begun: Instant,
     /// From the begin to the commit.
-    pub(super) held: Duration,
+    held: Duration,
+}
+
+impl Took {
+    /// A transaction of `size` messages has begun.
+    pub(super) fn begin(size: usize) -> Self {
+        Self {
+            size,
+            calls: 0,
+            calling: Duration::ZERO,
+            executed_max: 0,
+            begun: Instant::now(),
+            held: Duration::ZERO,
+        }
+    }
+
+    /// Counts a call that began at `started` and executed so many statements.
+    pub(super) fn called(&mut self, started: Instant, executed: usize) {
+        self.calls += 1;
+        self.calling += started.elapsed();
+        self.executed_max = self.executed_max.max(executed);
+    }
+
+    /// Returns how long locks have been held.
+    pub(super) fn held(&self) -> Duration {
+        self.begun.elapsed()
+    }
+
+    /// The transaction has committed.
+    pub(super) fn committed(&mut self) {
+        self.held = self.begun.elapsed();
+    }
+
+    /// Returns how many messages were in the transaction, and how many of them were handled.
+    pub(super) fn counts(&self) -> (usize, usize) {
+        (self.size, self.calls)
+    }
 }
 
 impl BatchSizes {
@@ -217,22 +254,19 @@ mod tests {
     /// A batch without calls teaches only how long locks are held.
     fn held(size: usize, milliseconds: u64) -> Took {
         Took {
-            size,
-            calls: 0,
-            calling: Duration::ZERO,
-            executed_max: 1,
             held: Duration::from_millis(milliseconds),
+            ..Took::begin(size)
         }
     }
 
     fn took(size: usize, calling: Duration, overhead: Duration) -> Took {
         let calling = calling * size as u32;
         Took {
-            size,
             calls: size,
             calling,
             executed_max: 1,
             held: calling + overhead,
+            ..Took::begin(size)
         }
     }
 

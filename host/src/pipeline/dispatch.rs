@@ -12,9 +12,7 @@ use super::lane::Lane;
 use super::order::Ready;
 use crate::config::HandlerConfig;
 use crate::fault;
-use crate::news::News;
-use crate::source::{Delivery, Source, SourceError};
-use crate::text::{one_line, split_hint};
+use crate::source::{Delivery, Source};
 
 /// Full batches in hand: one runs, one stands ready, one is being fetched.
 const BATCHES_IN_HAND: usize = 3;
@@ -98,7 +96,6 @@ pub async fn run(
     let mut ready = Ready::new(handler.config.order.clone());
     let mut waiting = Waiting::default();
     let mut source_pause: Option<Instant> = None;
-    let mut source_news = News::default();
     // When each lane's batch has run for so long that nothing waits for it any more.
     let mut slow_from: Vec<Option<Instant>> = vec![None; lanes.len()];
     let mut result = Ok(());
@@ -159,24 +156,12 @@ pub async fn run(
             // `Source::next` says that dropping it loses nothing.
             fetched = source.next(room), if room > 0 && source_pause.is_none() => match fetched {
                 Ok(deliveries) => {
-                    if source_news.is_over() {
-                        tracing::info!(handler = %handler.name, "the source delivers again");
-                    }
                     fault::point("after-fetch");
                     ready.extend(deliveries);
                 }
-                Err(SourceError::Unavailable(why)) => {
-                    if source_news.is_news(&why) {
-                        let (why, hint) = split_hint(&why);
-                        tracing::warn!(handler = %handler.name, why = %one_line(why), hint, "the source cannot be reached");
-                    }
-                    source_pause = Some(Instant::now() + SOURCE_PAUSE);
-                }
-                Err(SourceError::Unusable(why)) => {
-                    if source_news.is_news(&why) {
-                        let (why, hint) = split_hint(&why);
-                        tracing::error!(handler = %handler.name, why = %one_line(why), hint, "the source cannot be used");
-                    }
+                // `Merged` tells of its sides, and waits for them by itself.
+                Err(error) => {
+                    tracing::error!(handler = %handler.name, %error, "the source ended");
                     source_pause = Some(Instant::now() + SOURCE_PAUSE);
                 }
             },

@@ -17,15 +17,18 @@ mod replay;
 mod suspect;
 mod waiting;
 
+use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Instant;
 
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::config::{ConflictPolicy, HandlerConfig};
-use crate::handler::{Handler, Outgoing};
+use crate::handler::{Called, Handler, Outgoing};
 use crate::message::Message;
-use crate::store::{Baton, OutboxRow, Store};
+use crate::store::{Baton, OutboxRow, Store, StoreError, Tx};
 use batch::{BatchSizes, Took};
+use process::Member;
 
 pub use counters::LiveCounters;
 pub use dispatch::{LaneDied, Stop, in_hand_max, run};
@@ -114,10 +117,63 @@ impl HandlerContext {
         }
     }
 
+    /// Returns how a transaction of `batch` holds the baton.
+    fn baton_of(&self, batch: &[Member]) -> Baton {
+        match batch.len() {
+            1 if self.sizes.is_apart() && self.config.order.is_none() => Baton::Shared,
+            1 => Baton::Alone,
+            _ => Baton::AloneForBatch,
+        }
+    }
+
+    /// Calls the handler with a message inside its transaction.
+    async fn call(&self, tx: Tx, member: &Member, attempt: u32, took: &mut Took) -> Called {
+        let key = member.delivery.order_key.as_deref();
+        let started = Instant::now();
+        let called = self
+            .component
+            .call_in_generation(tx, &member.message, key, attempt, member.generation())
+            .await;
+        took.called(started, called.executed);
+        called
+    }
+
+    /// Takes the rows of the embedded queue among the deliveries of `batch`, and drops the members whose row is not to be had.
+    async fn take_rows(&self, tx: &mut Tx, batch: &mut Vec<Member>) -> Result<(), StoreError> {
+        let numbers: Vec<i64> = batch
+            .iter()
+            .filter_map(|member| member.delivery.queue_row)
+            .collect();
+        if numbers.is_empty() {
+            return Ok(());
+        }
+        let is_ordered = self.config.order.is_some();
+        let taken: HashSet<i64> = match is_ordered {
+            false => tx.take_queue_rows(&numbers).await?,
+            true => tx.take_due_queue_rows(&numbers).await?,
+        }
+        .into_iter()
+        .collect();
+        let is_ours = |member: &Member| {
+            let row = member.delivery.queue_row;
+            row.is_none_or(|number| taken.contains(&number))
+        };
+        let (ours, others): (Vec<Member>, Vec<Member>) =
+            std::mem::take(batch).into_iter().partition(is_ours);
+        *batch = ours;
+        if is_ordered {
+            // Gone, or waiting in the table until it is due.
+            others
+                .into_iter()
+                .for_each(|member| member.delivery.let_go());
+        }
+        Ok(())
+    }
+
     /// Counts what a commit settled, and learns how many messages fit into the time that locks may be held.
     fn batch_committed(&self, took: &Took, conflicts: usize) {
-        let duplicates = took.size - took.calls - conflicts;
-        self.settled(took.calls as u64, duplicates as u64);
+        let (size, handled) = took.counts();
+        self.settled(handled as u64, (size - handled - conflicts) as u64);
         for _ in 0..conflicts {
             self.counters.dead();
         }

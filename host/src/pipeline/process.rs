@@ -3,8 +3,7 @@
 //! **Invariant**: a delivery is acknowledged only with the proof that this transaction's commit gave.
 //! **Invariant**: nothing here is raced or dropped half-way: each step is awaited to its end.
 
-use std::collections::HashSet;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::batch::Took;
 use super::policy::{Failure, Outcome, classify};
@@ -13,8 +12,7 @@ use crate::fault;
 use crate::message::{Message, ShortHash};
 use crate::source::{Delivery, SourceError};
 use crate::store::{
-    Baton, Claim, ClaimRequest, CommitError, Committed, Connection, Ended, OutboxRow, StoreError,
-    Tx,
+    Claim, ClaimRequest, CommitError, Committed, Connection, Ended, OutboxRow, StoreError, Tx,
 };
 
 /// A delivery whose message id was found.
@@ -73,22 +71,17 @@ pub(crate) async fn process(
     mut batch: Vec<Member>,
 ) -> (Option<Connection>, Processed) {
     // Begin: batches of one handler never overlap, or they would deadlock.
-    let is_ordered = handler.config.order.is_some();
-    let baton = match batch.len() {
-        1 if handler.sizes.is_apart() && !is_ordered => Baton::Shared,
-        1 => Baton::Alone,
-        _ => Baton::AloneForBatch,
-    };
+    let baton = handler.baton_of(&batch);
     let turn = handler.turn(baton).await;
     let mut tx = match Tx::begin_with_baton(connection, &handler.config.baton, baton).await {
         Ok(tx) => tx,
         Err(why) => return (None, Processed::Again { batch, why }),
     };
-    let begun = Instant::now();
+    let mut took = Took::begin(batch.len());
 
     // A queue's rows are taken here, and come back if the transaction does not commit. What another host has in hand
     // is its own.
-    if let Err(why) = take_rows(&mut tx, &mut batch, is_ordered).await {
+    if let Err(why) = handler.take_rows(&mut tx, &mut batch).await {
         return (tx.rollback().await, Processed::Again { batch, why });
     }
     if batch.is_empty() {
@@ -113,44 +106,34 @@ pub(crate) async fn process(
     let mut outbox: Vec<OutboxRow> = Vec::new();
     let mut logs = Vec::new();
     let mut conflicts = 0;
-    let mut calling = Duration::ZERO;
-    let mut executed_max = 0;
     let calls = fault::Calls::begin();
     for (index, claim) in claims.into_iter().enumerate() {
-        let message = &batch[index].message;
+        let member = &batch[index];
         let attempt = match claim {
             Claim::Fresh { attempt } => attempt,
             Claim::Duplicate { .. } => continue,
             Claim::Conflict { .. } if handler.ignores_conflicts() => {
-                tx.ignore_conflict(&message.id);
+                tx.ignore_conflict(&member.message.id);
                 continue;
             }
             Claim::Conflict { stored } => {
-                if let Err(why) = handler.bury_conflict(&mut tx, &batch[index], stored).await {
+                if let Err(why) = handler.bury_conflict(&mut tx, member, stored).await {
                     return (tx.rollback().await, Processed::Again { batch, why });
                 }
                 conflicts += 1;
                 continue;
             }
         };
-        if !logs.is_empty() && begun.elapsed() > handler.config.batch.max_hold {
+        if !logs.is_empty() && took.held() > handler.config.batch.max_hold {
             let fitting = index;
             return (tx.rollback().await, Processed::TooLong { batch, fitting });
         }
-        let key = batch[index].delivery.order_key.as_deref();
-        let generation = batch[index].generation();
-        calls.note(message.id.as_str(), attempt);
-        let started = Instant::now();
-        let called = handler
-            .component
-            .call_in_generation(tx, message, key, attempt, generation)
-            .await;
-        calling += started.elapsed();
-        executed_max = executed_max.max(called.executed);
-        fault::point_of("after-handler", &batch[index].message.id);
+        calls.note(member.message.id.as_str(), attempt);
+        let called = handler.call(tx, member, attempt, &mut took).await;
+        fault::point_of("after-handler", &member.message.id);
         match classify(&called) {
             Outcome::Commit => {
-                outbox.extend(handler.outbox_rows(message, called.published));
+                outbox.extend(handler.outbox_rows(&member.message, called.published));
                 logs.push(called.log);
             }
             Outcome::Again(why) => {
@@ -207,34 +190,14 @@ pub(crate) async fn process(
             );
         }
         // The claims tell, in the next run, what an unknown commit was.
-        Err(CommitError::Busy(text)) => {
-            return (
-                connection,
-                Processed::Again {
-                    batch,
-                    why: StoreError::Busy(text),
-                },
-            );
-        }
-        Err(CommitError::Unknown(text)) => {
-            return (
-                connection,
-                Processed::Again {
-                    batch,
-                    why: StoreError::Unavailable(text),
-                },
-            );
+        Err(error @ (CommitError::Busy(_) | CommitError::Unknown(_))) => {
+            let why = error.into();
+            return (connection, Processed::Again { batch, why });
         }
     };
     calls.committed();
     fault::point("after-commit");
-    let took = Took {
-        size: batch.len(),
-        calls: logs.len(),
-        calling,
-        executed_max,
-        held: begun.elapsed(),
-    };
+    took.committed();
     // The locks are gone: the next batch may begin while this one is acknowledged.
     drop(turn);
     handler.batch_committed(&took, conflicts);
@@ -272,40 +235,6 @@ impl Member {
                 .await
         }
     }
-}
-
-/// Takes the rows of the embedded queue among the deliveries of `batch`, and drops the members whose row is not to be had.
-async fn take_rows(
-    tx: &mut Tx,
-    batch: &mut Vec<Member>,
-    is_ordered: bool,
-) -> Result<(), StoreError> {
-    let numbers: Vec<i64> = batch
-        .iter()
-        .filter_map(|member| member.delivery.queue_row)
-        .collect();
-    if numbers.is_empty() {
-        return Ok(());
-    }
-    let taken = match is_ordered {
-        false => tx.take_queue_rows(&numbers).await?,
-        true => tx.take_due_queue_rows(&numbers).await?,
-    };
-    let taken: HashSet<i64> = taken.into_iter().collect();
-    let is_ours = |member: &Member| {
-        let row = member.delivery.queue_row;
-        row.is_none_or(|number| taken.contains(&number))
-    };
-    let (ours, others): (Vec<Member>, Vec<Member>) =
-        std::mem::take(batch).into_iter().partition(is_ours);
-    *batch = ours;
-    if is_ordered {
-        // Gone, or waiting in the table until it is due.
-        others
-            .into_iter()
-            .for_each(|member| member.delivery.let_go());
-    }
-    Ok(())
 }
 
 fn lost_connection() -> StoreError {
