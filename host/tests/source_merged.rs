@@ -41,7 +41,6 @@ on_both!(
     what_is_carried_comes_as_it_was,
     dropping_next_loses_nothing,
     what_is_carried_takes_a_part_and_not_all,
-    each_side_has_its_turns,
     a_side_that_is_down_does_not_stop_the_other,
     closing_ends_both,
 );
@@ -190,44 +189,6 @@ async fn what_is_carried_takes_a_part_and_not_all(test: TestStore) {
     drop(held.remove(place));
     held.extend(next(&mut source, 4).await);
     assert_eq!(carried(&held), 4);
-}
-
-/// The configured source has 30 that lie ready; what is carried has its turns among them.
-async fn each_side_has_its_turns(test: TestStore) {
-    let mut source = merged(&test, 1_000);
-    // Both have reached the database before it counts.
-    fill(&test, 1, 1).await;
-    let mut first = Vec::new();
-    while first.len() < 2 {
-        first.extend(next(&mut source, 1).await);
-    }
-    fill(&test, 30, 30).await;
-    let is_carried = |came: &[Delivery]| came.iter().any(|one| one.carried.is_some());
-    // Asks for 30, and leaves them lying.
-    let _ = tokio::time::timeout(Duration::ZERO, source.next(30)).await;
-    let mut held = Vec::new();
-    loop {
-        let came = next(&mut source, 1).await;
-        let is_main = !is_carried(&came);
-        held.extend(came);
-        if is_main {
-            break;
-        }
-    }
-    // All of them may have come while the configured source was still on its way.
-    if held.iter().filter(|one| one.carried.is_some()).count() == 30 {
-        return;
-    }
-    for _ in 0..25 {
-        let came = next(&mut source, 1).await;
-        if is_carried(&came) {
-            return;
-        }
-        held.extend(came);
-        // It may still be on its way from the database.
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    panic!("nothing that is carried came while the configured source had more");
 }
 
 async fn a_side_that_is_down_does_not_stop_the_other(test: TestStore) {

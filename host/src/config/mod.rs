@@ -4,13 +4,12 @@
 //! **Invariant**: one reading reports every problem, each with the file and the key.
 
 mod checked;
+mod handler;
 mod problem;
 mod section;
 mod units;
 
-pub use checked::{
-    Batch, Config, ConflictPolicy, Dedup, HandlerConfig, JetStreamConfig, OnDead, Order, Retry,
-    SourceConfig, SourceKind, StoreConfig,
-};
+pub use checked::{Config, JetStreamConfig, SourceConfig, SourceKind, StoreConfig};
+pub use handler::{Batch, ConflictPolicy, Dedup, HandlerConfig, OnDead, Order, Retry};
 pub use problem::{ConfigError, Problem};
 pub(crate) use units::duration;

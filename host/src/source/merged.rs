@@ -213,3 +213,86 @@ impl Answer for Counted {
         self.answer.let_go();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::{Incoming, Position};
+    use crate::source::Place;
+
+    /// Has a delivery whenever it is asked.
+    struct Endless(&'static str);
+
+    impl Source for Endless {
+        fn next(&mut self, _max: usize) -> BoxFuture<'_, Result<Vec<Delivery>, SourceError>> {
+            let incoming = Incoming {
+                subject: self.0.into(),
+                headers: Vec::new(),
+                content_type: None,
+                payload: Default::default(),
+                published_at: None,
+                position: Position("1".into()),
+                queue_id: None,
+            };
+            let delivery = Delivery::new(incoming, 1, 1, None, Place::default(), Box::new(Silent));
+            Box::pin(std::future::ready(Ok(vec![delivery])))
+        }
+
+        fn backlog(&mut self) -> BoxFuture<'_, Result<u64, SourceError>> {
+            Box::pin(std::future::ready(Ok(1)))
+        }
+    }
+
+    struct Silent;
+
+    impl Answer for Silent {
+        fn ack(self: Box<Self>) -> BoxFuture<'static, Result<(), SourceError>> {
+            Box::pin(std::future::ready(Ok(())))
+        }
+
+        fn term(self: Box<Self>) -> BoxFuture<'static, Result<(), SourceError>> {
+            self.ack()
+        }
+
+        fn nak(self: Box<Self>, _: Duration) -> BoxFuture<'static, Result<(), SourceError>> {
+            self.ack()
+        }
+
+        fn let_go(self: Box<Self>) {}
+    }
+
+    fn merged(in_hand_max: usize) -> Merged {
+        Merged::new(
+            "h",
+            Box::new(Endless("main")),
+            Box::new(Endless("carried")),
+            in_hand_max,
+        )
+    }
+
+    #[tokio::test]
+    async fn while_both_have_more_each_side_has_every_second_turn() {
+        let mut source = merged(1_000);
+        let mut came = Vec::new();
+        for _ in 0..6 {
+            for delivery in source.next(1).await.unwrap() {
+                came.push(delivery.incoming.subject.clone());
+            }
+        }
+        let turn = ["carried", "main"];
+        assert_eq!(came, [turn, turn, turn].concat());
+    }
+
+    #[tokio::test]
+    async fn what_is_carried_takes_part_of_the_hand_until_it_is_answered() {
+        let mut source = merged(2 * CARRIED_PART);
+        let mut held = Vec::new();
+        for _ in 0..10 {
+            held.extend(source.next(1).await.unwrap());
+        }
+        let is_carried = |delivery: &Delivery| delivery.incoming.subject == "carried";
+        assert_eq!(held.iter().filter(|one| is_carried(one)).count(), 2);
+        held.retain(|delivery| !is_carried(delivery));
+        assert!(is_carried(&source.next(1).await.unwrap()[0]));
+    }
+}

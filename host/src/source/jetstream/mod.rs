@@ -13,6 +13,7 @@ mod durable;
 mod epoch;
 mod fetch;
 mod hand;
+mod in_order;
 mod publish;
 
 use std::fmt;
