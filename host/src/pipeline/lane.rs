@@ -312,12 +312,11 @@ impl Lane {
         let retry = self.handler.config.retry;
         // With `order_by` a row of a queue waits in its table, where other hosts find it: from now on, so that none runs it
         // while it is being charged.
-        let row = match self.handler.config.order {
-            None => None,
-            Some(_) => order::put_off(&member.delivery, retry.backoff_min.min(CHARGE_WAIT_MAX)),
-        };
-        if let Some(row) = &row {
-            match self.write_put_off(std::slice::from_ref(row)).await {
+        if self.handler.config.order.is_some()
+            && let Some(row) =
+                order::put_off(&member.delivery, retry.backoff_min.min(CHARGE_WAIT_MAX))
+        {
+            match self.write_put_off(&[row]).await {
                 None => return,
                 // Another host finished it meanwhile.
                 Some(here) if here.is_empty() => return member.delivery.let_go(),
@@ -382,15 +381,7 @@ impl Lane {
             wait = ?wait,
             "failed, will be retried"
         );
-        match row {
-            None => self.wait_for_retry(member, wait, report).await,
-            Some(row) => {
-                let row = PutOff { wait, ..row };
-                if self.write_put_off(&[row]).await.is_some() {
-                    member.delivery.let_go();
-                }
-            }
-        }
+        self.wait_for_retry(member, wait, report).await;
     }
 
     async fn give_up_on(&mut self, mut doomed: Box<Doomed>) {

@@ -5,34 +5,33 @@
 use std::time::Duration;
 
 use super::lane::{Lane, Pause, Report};
+use super::order;
 use super::process::Member;
 use crate::message::Carried;
-use crate::store::{Connection, PutOff, StoreError, Tx};
+use crate::store::{Committed, Connection, StoreError, Tx};
 
 /// The longest wait of a message in hand; it is kept alive at its source meanwhile.
 const HELD_MAX: Duration = Duration::from_secs(1);
 
 impl Lane {
-    /// Has a message wait for its retry: in hand if it is short or if its order asks for that, else in the store.
+    /// Has a message wait for its retry: in hand or in the store. With `order_by` a queue's row always waits in its table,
+    /// where other hosts find it, and a stream's message in hand, or newer ones of its key would overtake it.
     pub(super) async fn wait_for_retry(
         &mut self,
         member: Member,
         wait: Duration,
         report: &mut Report,
     ) {
-        // A stream's messages of one key wait in hand, or newer ones would overtake them.
         let is_ordered = self.handler.config.order.is_some();
-        match member.delivery.queue_row {
-            _ if wait <= HELD_MAX => report.retries.push((wait, member.delivery)),
-            Some(number) => {
-                let key = member.delivery.order_key.as_deref().map(str::to_owned);
-                let row = PutOff { number, key, wait };
+        let is_short = wait <= HELD_MAX;
+        match order::put_off(&member.delivery, wait) {
+            Some(row) if is_ordered || !is_short => {
                 if self.write_put_off(&[row]).await.is_some() {
                     member.delivery.let_go();
                 }
             }
-            None if is_ordered => report.retries.push((wait, member.delivery)),
-            None => self.carry(member, wait).await,
+            None if !is_ordered && !is_short => self.carry(member, wait).await,
+            _ => report.retries.push((wait, member.delivery)),
         }
     }
 
@@ -70,7 +69,7 @@ impl Lane {
         connection: Connection,
         member: &Member,
         wait: Duration,
-    ) -> Result<crate::store::Committed, StoreError> {
+    ) -> Result<Committed, StoreError> {
         let mut tx = Tx::begin(connection).await?;
         let incoming = &member.delivery.incoming;
         let carried = Carried {
