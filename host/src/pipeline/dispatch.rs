@@ -14,8 +14,9 @@ use crate::config::HandlerConfig;
 use crate::fault;
 use crate::source::{Delivery, Source};
 
-/// Full batches in hand: one runs, one stands ready, one is being fetched.
-const BATCHES_IN_HAND: usize = 3;
+/// Full batches in hand for each lane: one runs, one stands ready. With fewer, lanes find less than a full batch when their turn
+/// comes.
+const BATCHES_PER_LANE: usize = 2;
 /// How long messages wait at the most for a batch that began before them: it may end soon, and theirs gets fuller
 /// meanwhile. Idle lanes wait for nothing.
 const GATHER: Duration = Duration::from_millis(20);
@@ -60,7 +61,7 @@ impl Drain {
 
 /// Returns how many deliveries of a handler are in hand at the most.
 pub fn in_hand_max(handler: &HandlerConfig) -> usize {
-    (handler.batch.max * BATCHES_IN_HAND + handler.lanes).max(IN_HAND_MIN)
+    (handler.lanes * handler.batch.max * BATCHES_PER_LANE).max(IN_HAND_MIN)
 }
 
 /// Runs a handler's pipeline until it is told to stop. Await it to the end.
