@@ -4,6 +4,8 @@
 
 mod dead_letters;
 mod demo;
+mod listing;
+mod outbox;
 mod send;
 
 use std::io::{IsTerminal as _, Write as _};
@@ -51,6 +53,8 @@ struct Cli {
     log: String,
 }
 
+/// A message that should have left this many seconds ago is worth a warning.
+const OUTBOX_AGE_SHOWN: u64 = 60;
 const LOG_DEFAULT: &str = "info,sqlx=warn,async_nats=warn";
 /// The demo says what happens in its own words; its hosts log into a file.
 const LOG_DEFAULT_DEMO: &str = "warn";
@@ -113,6 +117,14 @@ enum Command {
     DeadLetters {
         #[command(subcommand)]
         command: dead_letters::Command,
+    },
+    /// Look at what handlers published; publish it again or drop it
+    #[command(
+        after_help = "Examples:\n  hapax outbox list --state parked\n  hapax outbox show 7\n  hapax outbox republish 7"
+    )]
+    Outbox {
+        #[command(subcommand)]
+        command: outbox::Command,
     },
     /// Show what each handler has done, and what waits
     #[command(after_help = "Examples:\n  hapax status\n  hapax status --config hapax.toml --json")]
@@ -250,6 +262,7 @@ async fn execute(command: Command) -> Result<(), CommandError> {
         }
         Command::Send(arguments) => send::send(arguments).await,
         Command::DeadLetters { command } => dead_letters::dead_letters(command).await,
+        Command::Outbox { command } => outbox::outbox(command).await,
         Command::Status { config, json } => {
             let statuses = app::status(&config.load()?).await?;
             if json {
@@ -257,6 +270,7 @@ async fn execute(command: Command) -> Result<(), CommandError> {
             } else {
                 print(&status_text(&statuses))?;
                 warn_of_unknown_backlogs(&statuses);
+                warn_of_the_outbox(&statuses);
                 if statuses.iter().any(|status| status.dead > 0) {
                     let _ = writeln!(
                         std::io::stderr(),
@@ -414,6 +428,7 @@ fn status_text(statuses: &[HandlerStatus]) -> String {
             "retried",
             "dead",
             "backlog",
+            "outbox",
         ]
         .map(str::to_owned),
     ];
@@ -427,6 +442,7 @@ fn status_text(statuses: &[HandlerStatus]) -> String {
             status
                 .backlog
                 .map_or_else(|| "?".to_owned(), |backlog| backlog.to_string()),
+            status.outbox.unpublished.to_string(),
         ]);
     }
     table(&rows)
@@ -445,6 +461,35 @@ fn warn_of_unknown_backlogs(statuses: &[HandlerStatus]) {
         }
         if let Some(hint) = &status.backlog_hint {
             let _ = writeln!(error, "hint: {hint}");
+        }
+    }
+}
+
+/// On standard error, so that the table stays a table.
+fn warn_of_the_outbox(statuses: &[HandlerStatus]) {
+    let mut error = std::io::stderr();
+    for HandlerStatus { name, outbox, .. } in statuses {
+        if outbox.parked > 0 {
+            let _ = writeln!(
+                error,
+                "warning: {} of `{name}` could not be published and {} parked\nhint: `hapax outbox list --state parked --handler \
+                 {name}` says why, `hapax outbox republish` tries again",
+                count(outbox.parked, "message"),
+                if outbox.parked == 1 { "is" } else { "are" },
+            );
+        }
+        if outbox.is_off && outbox.unpublished > 0 {
+            let _ = writeln!(
+                error,
+                "warning: what `{name}` published does not leave: no target is configured\nhint: write a table \
+                 `[targets.NAME]`, and `target = \"NAME\"` in `[handlers.{name}]`"
+            );
+        } else if let Some(age) = outbox.oldest_seconds.filter(|age| *age >= OUTBOX_AGE_SHOWN) {
+            let _ = writeln!(
+                error,
+                "warning: the oldest message of `{name}` in the outbox should have left {} ago",
+                count(age, "second")
+            );
         }
     }
 }

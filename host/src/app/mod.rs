@@ -6,6 +6,7 @@ mod check;
 mod dead_letters;
 mod demo;
 mod handler_migrations;
+mod outbox;
 mod run;
 mod send;
 mod status;
@@ -19,9 +20,10 @@ pub use dead_letters::{
     ShownLetter, not_there,
 };
 pub use demo::{DemoOptions, DemoProgress, DemoReport, Kill, demo};
+pub use outbox::{Outbox, OutboxSelection, not_there as not_in_the_outbox};
 pub use run::{RunOptions, run};
 pub use send::{Envelope, Line, NewMessage, Next, Sent, send};
-pub use status::{HandlerStatus, status};
+pub use status::{HandlerStatus, OutboxStatus, status};
 
 use crate::config::{Config, HandlerConfig, JetStreamConfig};
 use crate::exit::CommandError;

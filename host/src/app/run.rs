@@ -5,15 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{oneshot, watch};
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 
 use super::{connect_and_migrate, handler_migrations, jetstream_options, open_store, own_session};
 use crate::config::{Config, HandlerConfig, SourceKind};
 use crate::exit::{CommandError, Exit};
 use crate::handler::{Handler, Runtime, RuntimeOptions};
+use crate::idle::IdleBoard;
 use crate::message::Carried;
 use crate::news::News;
 use crate::pipeline::{self, BatchObserver, HandlerContext, LaneDied, Stop, Suspects};
+use crate::relay::{Relay, RelayedHandler};
 use crate::source::jetstream::JetStream;
 use crate::source::merged::Merged;
 use crate::source::queue::Queue;
@@ -25,6 +27,8 @@ use crate::text::one_line;
 const COUNTERS_INTERVAL: Duration = Duration::from_secs(1);
 /// How long the last word to the database may take when the grace is over already.
 const LAST_STATEMENT_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long the relay may take to mark what it has in hand, once the pipelines have ended.
+const RELAY_GRACE: Duration = Duration::from_secs(10);
 /// The pause between two tries to reach what is needed at start.
 const START_PAUSE: Duration = Duration::from_millis(500);
 
@@ -97,11 +101,9 @@ async fn start_and_wait(
         migrate_handler(&mut connection, store.kind(), handler).await?;
     }
 
-    let stop = if options.until_idle {
-        Stop::WhenIdle
-    } else {
-        Stop::WhenDrained
-    };
+    let board = Arc::new(IdleBoard::default());
+    let relay = relay_of(config, &store, &board);
+    let waker = relay.as_ref().map(Relay::waker);
     let suspects = Arc::new(Suspects::new(host_name()));
     let mut contexts = Vec::new();
     let mut pipelines = JoinSet::new();
@@ -117,12 +119,19 @@ async fn start_and_wait(
             Arc::clone(&store),
             Arc::clone(&suspects),
         )
-        .observed_by(options.observer.clone());
+        .observed_by(options.observer.clone())
+        .relayed_by(waker.clone());
         let context = Arc::new(context);
         contexts.push(Arc::clone(&context));
         sources.push((context, source));
     }
-    for (context, source) in sources {
+    let seat = || options.until_idle.then(|| board.seat());
+    let (relay_ends, is_relay_over) = watch::channel(false);
+    let relay_seat = relay.as_ref().and_then(|_| seat());
+    let seats: Vec<_> = sources.iter().map(|_| seat()).collect();
+    let relay = relay.map(|relay| tokio::spawn(relay.run(relay_seat, is_relay_over)));
+    for ((context, source), seat) in sources.into_iter().zip(seats) {
+        let stop = seat.map_or(Stop::WhenDrained, Stop::WhenIdle);
         tracing::info!(
             handler = context.name(),
             consumer = context.consumer(),
@@ -140,6 +149,11 @@ async fn start_and_wait(
         is_done,
     ));
     let ended = wait_for(&mut pipelines, drain_sender, drain, config.shutdown_grace).await;
+    // After the pipelines, so that what they committed last may leave at once.
+    let _ = relay_ends.send(true);
+    if let Some(relay) = relay {
+        end_relay(relay).await;
+    }
     drop(done);
     let connection = flusher.await.unwrap_or_default();
     final_flush(&contexts, &store, connection).await;
@@ -171,6 +185,39 @@ async fn start_and_wait(
     }
     tracing::info!("drained");
     Ok(())
+}
+
+/// Makes the relay of the configured handlers, if there is anywhere to publish to.
+fn relay_of(config: &Config, store: &Arc<Store>, board: &Arc<IdleBoard>) -> Option<Relay> {
+    if config.targets.is_empty() {
+        return None;
+    }
+    let handlers = config
+        .handlers
+        .values()
+        .map(|handler| RelayedHandler {
+            name: handler.name.clone(),
+            consumer: handler.consumer.clone(),
+            target: handler.target.clone(),
+        })
+        .collect();
+    Some(Relay::new(
+        Arc::clone(store),
+        handlers,
+        &config.targets,
+        config.outbox.clone(),
+        Arc::clone(board),
+    ))
+}
+
+/// Waits until the relay has marked what it has in hand. Rows that are not marked in time are published again by the next host,
+/// under the same ids.
+async fn end_relay(mut relay: JoinHandle<()>) {
+    match tokio::time::timeout(RELAY_GRACE, &mut relay).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::error!(%error, "the relay died"),
+        Err(_) => relay.abort(),
+    }
 }
 
 /// How the pipelines ended.
@@ -251,7 +298,7 @@ async fn load_components(config: &Config) -> Result<Vec<(HandlerConfig, Handler)
     let mut loaded = Vec::new();
     let mut refused = Vec::new();
     for handler in config.handlers.values() {
-        match super::check::load(&runtime, handler).await {
+        match super::check::load(&runtime, handler, &config.targets).await {
             Ok(component) => loaded.push((handler.clone(), component)),
             Err(error) => refused.push(error),
         }

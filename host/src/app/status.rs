@@ -25,6 +25,8 @@ pub struct HandlerStatus {
     pub rolled_back: u64,
     /// Messages in the dead letters.
     pub dead: u64,
+    /// What the handler published, and has not left yet.
+    pub outbox: OutboxStatus,
     /// Messages that wait in the source, and those that hapax carries itself; absent if the source cannot be reached.
     pub backlog: Option<u64>,
     /// Why the backlog is absent.
@@ -33,6 +35,21 @@ pub struct HandlerStatus {
     /// What to do about it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backlog_hint: Option<String>,
+}
+
+/// Published messages that have not left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct OutboxStatus {
+    /// To be published, now or later.
+    pub unpublished: u64,
+    /// Given up on.
+    pub parked: u64,
+    /// How long the oldest one that should have left by now has been due, in seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oldest_seconds: Option<u64>,
+    /// No target is configured: nothing leaves.
+    #[serde(skip)]
+    pub is_off: bool,
 }
 
 /// Returns the figures of every handler.
@@ -53,6 +70,10 @@ pub async fn status(config: &Config) -> Result<Vec<HandlerStatus>, CommandError>
             .map_err(failed)?;
         let dead = connection
             .dead_letter_count(&handler.consumer)
+            .await
+            .map_err(failed)?;
+        let outbox = connection
+            .outbox_counts(&handler.consumer)
             .await
             .map_err(failed)?;
         let backlog = match config
@@ -97,6 +118,12 @@ pub async fn status(config: &Config) -> Result<Vec<HandlerStatus>, CommandError>
             backlog,
             backlog_error,
             backlog_hint,
+            outbox: OutboxStatus {
+                unpublished: outbox.unpublished,
+                parked: outbox.parked,
+                oldest_seconds: outbox.oldest_seconds,
+                is_off: config.targets.is_empty(),
+            },
         });
     }
     Ok(statuses)

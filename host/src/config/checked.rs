@@ -8,6 +8,7 @@ use std::time::Duration;
 use toml::{Table, Value};
 
 use super::handler::{HandlerConfig, check_handler};
+use super::outbox::{OutboxConfig, TargetConfig, check_outbox, check_target};
 use super::problem::{ConfigError, Problem};
 use super::section::Section;
 
@@ -29,6 +30,10 @@ pub struct Config {
     pub sources: BTreeMap<String, SourceConfig>,
     /// By name.
     pub handlers: BTreeMap<String, HandlerConfig>,
+    /// Where published messages go, by name.
+    pub targets: BTreeMap<String, TargetConfig>,
+    /// How they get there.
+    pub outbox: OutboxConfig,
     /// How long running batches may take to finish after SIGTERM.
     pub shutdown_grace: Duration,
 }
@@ -153,7 +158,7 @@ fn is_override(name: &str) -> bool {
     name.strip_prefix("HAPAX_").is_some_and(|rest| {
         rest.contains("__")
             || rest == "SHUTDOWN_GRACE"
-            || ["STORE_", "SOURCES_", "HANDLERS_"]
+            || ["STORE_", "SOURCES_", "HANDLERS_", "TARGETS_", "OUTBOX_"]
                 .iter()
                 .any(|table| rest.starts_with(table))
     })
@@ -264,6 +269,23 @@ fn check(
         .and_then(Value::as_table)
         .map(|sources| sources.keys().collect())
         .unwrap_or_default();
+    let mut targets = BTreeMap::new();
+    for (name, section) in root
+        .section("targets")
+        .map(Section::sections)
+        .unwrap_or_default()
+    {
+        check_name(&section, &name);
+        if let Some(target) = check_target(&name, section, &sources) {
+            targets.insert(name, target);
+        }
+    }
+    let outbox = check_outbox(root.section("outbox"));
+    let target_names: Vec<&String> = table
+        .get("targets")
+        .and_then(Value::as_table)
+        .map(|targets| targets.keys().collect())
+        .unwrap_or_default();
     let is_sqlite = store.as_ref().is_some_and(StoreConfig::is_sqlite);
     let mut handlers = BTreeMap::new();
     for (name, section) in root
@@ -272,9 +294,15 @@ fn check(
         .unwrap_or_default()
     {
         check_name(&section, &name);
-        if let Some(handler) =
-            check_handler(folder, &name, section, &sources, &source_names, is_sqlite)
-        {
+        if let Some(handler) = check_handler(
+            folder,
+            &name,
+            section,
+            &sources,
+            &source_names,
+            &target_names,
+            is_sqlite,
+        ) {
             handlers.insert(name, handler);
         }
     }
@@ -285,6 +313,8 @@ fn check(
         store: store?,
         sources,
         handlers,
+        targets,
+        outbox,
         shutdown_grace,
     })
 }

@@ -5,11 +5,13 @@
 
 mod checked;
 mod handler;
+mod outbox;
 mod problem;
 mod section;
 mod units;
 
 pub use checked::{Config, JetStreamConfig, SourceConfig, SourceKind, StoreConfig};
 pub use handler::{Batch, ConflictPolicy, Dedup, HandlerConfig, OnDead, Order, Retry};
+pub use outbox::{OutboxConfig, TargetConfig, TargetKind};
 pub use problem::{ConfigError, Problem};
 pub(crate) use units::duration;

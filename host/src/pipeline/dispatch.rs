@@ -12,6 +12,7 @@ use super::lane::Lane;
 use super::order::Ready;
 use crate::config::HandlerConfig;
 use crate::fault;
+use crate::idle::Seat;
 use crate::source::{Delivery, Source};
 
 /// Full batches in hand for each lane: one runs, one stands ready. With fewer, lanes find less than a full batch when their turn
@@ -30,12 +31,12 @@ const SOURCE_PAUSE: Duration = Duration::from_millis(500);
 const IDLE_CHECK: Duration = Duration::from_millis(100);
 
 /// When a pipeline ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum Stop {
     /// When it is drained.
     WhenDrained,
-    /// Also when nothing waits in its source and nothing is in hand.
-    WhenIdle,
+    /// Also when nothing waits in its source, nothing is in hand, and so it is with everybody who has a seat.
+    WhenIdle(Seat),
 }
 
 /// A lane's task panicked, which is a bug. Nothing is lost: what it had comes again.
@@ -157,6 +158,9 @@ pub async fn run(
             // `Source::next` says that dropping it loses nothing.
             fetched = source.next(room), if room > 0 && source_pause.is_none() => match fetched {
                 Ok(deliveries) => {
+                    if let Stop::WhenIdle(seat) = &stop {
+                        seat.busy();
+                    }
                     fault::point("after-fetch");
                     ready.extend(deliveries);
                 }
@@ -166,11 +170,14 @@ pub async fn run(
                     source_pause = Some(Instant::now() + SOURCE_PAUSE);
                 }
             },
-            () = tokio::time::sleep(IDLE_CHECK), if stop == Stop::WhenIdle && in_hand == 0 => {
-                match source.backlog().await {
-                    Ok(0) => break,
-                    Ok(_) => {}
-                    Err(error) => tracing::warn!(handler = %handler.name, %error, "cannot ask for the backlog"),
+            () = tokio::time::sleep(IDLE_CHECK), if matches!(stop, Stop::WhenIdle(_)) && in_hand == 0 => {
+                if let Stop::WhenIdle(seat) = &stop {
+                    let work = seat.work();
+                    match source.backlog().await {
+                        Ok(0) if seat.found_nothing(work) => break,
+                        Ok(_) => {}
+                        Err(error) => tracing::warn!(handler = %handler.name, %error, "cannot ask for the backlog"),
+                    }
                 }
             }
         }

@@ -17,14 +17,26 @@ pub(crate) struct OwnMigration {
 /// Returns hapax's own migrations, in order.
 pub(crate) fn own(kind: StoreKind) -> &'static [OwnMigration] {
     match kind {
-        StoreKind::Postgres => &[OwnMigration {
-            version: 1,
-            sql: include_str!("../../../migrations/postgres/0001_tables.sql"),
-        }],
-        StoreKind::Sqlite => &[OwnMigration {
-            version: 1,
-            sql: include_str!("../../../migrations/sqlite/0001_tables.sql"),
-        }],
+        StoreKind::Postgres => &[
+            OwnMigration {
+                version: 1,
+                sql: include_str!("../../../migrations/postgres/0001_tables.sql"),
+            },
+            OwnMigration {
+                version: 2,
+                sql: include_str!("../../../migrations/postgres/0002_relay.sql"),
+            },
+        ],
+        StoreKind::Sqlite => &[
+            OwnMigration {
+                version: 1,
+                sql: include_str!("../../../migrations/sqlite/0001_tables.sql"),
+            },
+            OwnMigration {
+                version: 2,
+                sql: include_str!("../../../migrations/sqlite/0002_relay.sql"),
+            },
+        ],
     }
 }
 

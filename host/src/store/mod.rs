@@ -9,6 +9,7 @@ mod guard;
 mod letters;
 mod migrations;
 mod order;
+mod outbox;
 mod postgres;
 mod queue;
 mod records;
@@ -30,6 +31,10 @@ pub(crate) use letters::LetterSession;
 pub use letters::{LetterFilter, LetterState, LetterSummary, Reburied, Replay, Restored};
 pub use migrations::check_handler_migrations;
 pub use order::{PutOff, QueueHead};
+pub use outbox::{
+    OutboxCounts, OutboxFilter, OutboxMarks, OutboxMessage, OutboxQuery, OutboxState, OutboxTaken,
+    StoredOutboxRow,
+};
 pub use savepoints::{SAVEPOINTS_MAX, Savepoint};
 pub(crate) use session::Session;
 pub use session::{

@@ -143,7 +143,7 @@ async fn a_schema_that_is_newer(place: &Place, mut probe: Probe, meta: &str) {
             &place.hapax(command),
             4,
             &format!(
-                "error: {doing}: the schema of the store has version 7000, newer than version 1 of this binary\n\
+                "error: {doing}: the schema of the store has version 7000, newer than version 2 of this binary\n\
                  hint: run the version of hapax that made it, or a newer one"
             ),
         );
@@ -343,8 +343,8 @@ async fn a_durable_that_differs_harmlessly_is_used_and_told() {
     );
     assert_prints(
         &place.hapax(&["status"]),
-        "handler  claimed  duplicates  retried  dead  backlog\n\
-         ship           1           0        0     0        0\n",
+        "handler  claimed  duplicates  retried  dead  backlog  outbox\n\
+         ship           1           0        0     0        0       0\n",
     );
 }
 

@@ -25,7 +25,7 @@ pub(super) async fn run<'a>(
         return Err(bug("the demo's configuration has no handler"));
     };
     let runtime = runtime(config)?;
-    let handler = load(&runtime, handler_config).await?;
+    let handler = load(&runtime, handler_config, &config.targets).await?;
     let mut connection = connect_and_migrate(store, "plain consumer")
         .await
         .map_err(|error| failed(&error))?;

@@ -35,7 +35,7 @@ pub(super) struct Link {
     /// How often the connection was lost.
     losses: watch::Receiver<u64>,
     /// Without credentials.
-    shown_url: String,
+    pub(super) shown_url: String,
 }
 
 impl Link {

@@ -1,4 +1,4 @@
-//! NATS JetStream as a source: a durable pull consumer for each handler, and the publisher of `hapax send`.
+//! NATS JetStream as a source: a durable pull consumer for each handler, and what publishes.
 //!
 //! A task of the source's own pulls what `next` asks for and nothing beyond; another tells the server at a third of
 //! the ack wait that every delivery in hand is being worked on, whether it is fetched, running or held for a retry.
@@ -29,7 +29,9 @@ use crate::message::Instant;
 use connect::Link;
 use fetch::Fetcher;
 use hand::Hand;
-pub use publish::{JetStreamPublisher, NewMessage, Prepared, PublisherOptions};
+pub use publish::{
+    JetStreamPublisher, NewMessage, Prepared, PublishFailure, PublisherOptions, SubjectPublisher,
+};
 
 /// How long `close` waits for the server to confirm that it got the last answers.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);

@@ -14,6 +14,7 @@ mod errors;
 mod letters;
 mod many;
 mod order;
+mod outbox;
 mod params;
 mod queue;
 mod rows;
@@ -413,9 +414,9 @@ impl Session for PostgresSession {
             })?;
         sqlx::query(
             "INSERT INTO hapax.outbox (id, consumer, message_id, ordinal, target, subject, key, headers, content_type, \
-                 payload, not_before) \
+                 payload, not_before, due_at) \
              SELECT id, consumer, message_id, ordinal, target, subject, key, headers::json, content_type, payload, \
-                 not_before::timestamptz \
+                 not_before::timestamptz, coalesce(not_before::timestamptz, now()) \
              FROM unnest($1::text[], $2::text[], $3::text[], $4::integer[], $5::text[], $6::text[], $7::text[], \
                  $8::text[], $9::text[], $10::bytea[], $11::text[]) WITH ORDINALITY \
                  AS row (id, consumer, message_id, ordinal, target, subject, key, headers, content_type, payload, \
