@@ -62,6 +62,7 @@ fn handler(component: &[u8]) -> Handler {
             rows: 10,
         },
         config: [("a".to_owned(), "b".to_owned())].into(),
+        targets: Default::default(),
     };
     Handler::new(
         runtime.load_blocking("hostile.wasm", component).unwrap(),

@@ -32,7 +32,7 @@ enum Kind {
     },
     JetStream {
         url: String,
-        publisher: Option<SubjectPublisher>,
+        publisher: Option<Box<SubjectPublisher>>,
     },
 }
 
@@ -80,7 +80,7 @@ impl Target {
             Kind::JetStream { publisher, .. } => {
                 publisher
                     .as_ref()
-                    .is_some_and(SubjectPublisher::is_connected)
+                    .is_some_and(|publisher| publisher.is_connected())
                     && self
                         .lock()
                         .paused_until
@@ -127,7 +127,7 @@ impl Target {
         }
         match SubjectPublisher::connect(url, "hapax relay").await {
             Ok(connected) => {
-                *publisher = Some(connected);
+                *publisher = Some(Box::new(connected));
                 state.paused_until = None;
                 if state.news.is_over() {
                     tracing::info!(target_name = %self.name, "the target can be reached again");

@@ -132,6 +132,11 @@ impl Host {
         self.wait_for_line("\"message\":\"ready\"");
     }
 
+    /// True if it has ended.
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
     /// Asks it to drain.
     pub fn terminate(&self) {
         self.signal(rustix::process::Signal::TERM);

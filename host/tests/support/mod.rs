@@ -11,6 +11,7 @@ pub mod database;
 pub mod host;
 pub mod nats;
 pub mod postgres;
+pub mod proxy;
 pub mod scene;
 pub mod server;
 pub mod wit;

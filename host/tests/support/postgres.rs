@@ -102,6 +102,25 @@ impl Postgres {
         }
     }
 
+    /// Ends the server as `pg_ctl stop -m fast` does: sessions are ended, what is committed is written.
+    pub fn stop_fast(&mut self) {
+        if let Some(mut server) = self.server.take() {
+            server.signal(rustix::process::Signal::INT);
+            server.wait_at_most(Duration::from_secs(30));
+        }
+    }
+
+    /// The socket that it listens on.
+    pub fn socket(&self) -> PathBuf {
+        self.folder.path().join(".s.PGSQL.5432")
+    }
+
+    /// The URL of a database of this server as it is reached through a TCP port of this machine.
+    pub fn url_through(&self, port: u16, database_url: &str) -> String {
+        let database = database_url.rsplit('/').next().unwrap();
+        format!("postgres://{USER}:secret@127.0.0.1:{port}/{database}")
+    }
+
     /// The URL of a database of this server.
     pub fn url(&self, database: &str) -> String {
         let folder = self.folder.path().display().to_string().replace('/', "%2F");
