@@ -423,3 +423,75 @@ async fn chaos_on_postgres_with_jetstream() {
         );
     }
 }
+
+/// Hosts on one file: killed, and stopped for longer than others wait for them.
+#[tokio::test]
+async fn chaos_on_sqlite_with_the_queue() {
+    let seed = variable("HAPAX_CHAOS_SEED").unwrap_or_else(rand::random);
+    println!("seed {seed}");
+    let mut random = StdRng::seed_from_u64(seed);
+    let scene = Scene::new(
+        StoreKind::Sqlite,
+        SourceSort::Queue,
+        &script(),
+        TABLES,
+        "batch = { max = 5 }\nretry = { attempts = 10, backoff = \"10ms\" }",
+    )
+    .await;
+    scene.store.connect().await.migrate().await.unwrap();
+    let mut sent: u64 = 0;
+    let (mut kills, mut stops) = (0, 0);
+    let mut hosts = vec![scene.host(&[], &[]), scene.host(&[], &[])];
+    for host in &mut hosts {
+        host.wait_until_ready();
+    }
+    for account in 0..ACCOUNTS {
+        scene
+            .store
+            .run(&format!("INSERT INTO accounts VALUES ({account}, 0)"))
+            .await;
+    }
+    for round in 0..12 {
+        let messages: Vec<TestMessage> = (sent..sent + 50)
+            .flat_map(|n| std::iter::repeat_n(message(n), random.random_range(1..=2)))
+            .collect();
+        sent += 50;
+        scene.publish(&messages).await;
+        let host = random.random_range(0..hosts.len());
+        if round % 3 == 2 {
+            hosts[host].signal(Signal::STOP);
+            let some = format!("SELECT count(*) FROM {}", scene.store.table("queue"));
+            // The other one goes on, unless the stopped one has the write lock: then nobody can.
+            let started = Instant::now();
+            while scene.store.number(&some).await > 0 && started.elapsed() < Duration::from_secs(1)
+            {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            hosts[host].signal(Signal::CONT);
+            stops += 1;
+        } else {
+            hosts[host].kill();
+            let new = scene.host(&[], &[]);
+            std::mem::replace(&mut hosts[host], new).wait();
+            kills += 1;
+        }
+    }
+    scene.wait_until_nothing_pends().await;
+    for host in hosts {
+        host.terminate();
+        host.wait_well();
+    }
+    let number = async |sql: &str| scene.store.number(sql).await;
+    let effects = number("SELECT count(DISTINCT id) FROM effects")
+        .await
+        .unsigned_abs();
+    let twice = number("SELECT count(*) - count(DISTINCT id) FROM effects").await;
+    let dead = scene.count("dead_letters", "1 = 1").await;
+    println!(
+        "kills {kills}, stops {stops}, messages {sent}, lost {}, twice {twice}, dead {dead}",
+        sent - effects
+    );
+    assert_eq!((sent - effects, twice, dead), (0, 0, 0), "seed {seed}");
+    let balance = number("SELECT sum(balance) FROM accounts").await;
+    assert_eq!(balance.unsigned_abs(), 2 * sent, "seed {seed}");
+}

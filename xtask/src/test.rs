@@ -25,6 +25,8 @@ pub(crate) struct Options {
     pub(crate) full: bool,
     /// Passed on to the test runner.
     pub(crate) arguments: Vec<String>,
+    /// Variables for the tests.
+    pub(crate) variables: Vec<(&'static str, String)>,
 }
 
 /// Prepares what is missing, then runs the tests. Returns the runner's exit code.
@@ -52,7 +54,9 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<ExitCode> {
             .args(["--profile", "full"])
             .env("HAPAX_TEST_FULL", "1");
     }
-    nextest.args(&options.arguments);
+    nextest
+        .args(&options.arguments)
+        .envs(options.variables.iter().cloned());
     let status = process::status(&mut nextest)?;
     Ok(
         match status.code().and_then(|code| u8::try_from(code).ok()) {

@@ -80,7 +80,7 @@ impl Postgres {
         }
         // PostgreSQL reports this at level LOG, which `log_min_messages = warning` includes.
         let (server, ()) = Server::start(command, |line| {
-            line.contains("database system is ready to accept connections")
+            line.contains("database system is ready to accept ")
                 .then_some(())
         });
         self.server = Some(server);
@@ -108,6 +108,15 @@ impl Postgres {
             server.signal(rustix::process::Signal::INT);
             server.wait_at_most(Duration::from_secs(30));
         }
+    }
+
+    /// Starts it again on the same data as a standby without a primary: it takes no writes until `pg_promote()`.
+    pub fn restart_as_standby(&mut self) {
+        self.stop_fast();
+        let signal = self.folder.path().join("data/standby.signal");
+        fs::write(&signal, "").unwrap();
+        give(&signal, self.login);
+        self.restart();
     }
 
     /// The socket that it listens on.

@@ -254,6 +254,17 @@ impl Scene {
         .unwrap()
     }
 
+    /// How often the stream's consumer has delivered, again or for the first time.
+    pub async fn deliveries(&self) -> u64 {
+        let mut consumer: async_nats::jetstream::consumer::PullConsumer = self
+            .jetstream()
+            .await
+            .get_consumer_from_stream(CONSUMER, STREAM)
+            .await
+            .unwrap();
+        consumer.info().await.unwrap().delivered.consumer_sequence
+    }
+
     /// Waits until the source holds nothing any more.
     pub async fn wait_until_nothing_pends(&self) {
         let started = Instant::now();
