@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use toml::{Table, Value};
 
+use super::connections::{check_access, with_absolute_files};
 use super::handler::{HandlerConfig, check_handler};
 use super::problem::{ConfigError, Problem};
 use super::section::Section;
+use crate::source::jetstream::Access;
 
 /// How long running batches may take to finish after SIGTERM.
 const SHUTDOWN_GRACE_DEFAULT: Duration = Duration::from_secs(10);
@@ -77,6 +79,8 @@ pub enum SourceKind {
 pub struct JetStreamConfig {
     /// `nats://host:port`; may hold credentials.
     pub url: String,
+    /// Who asks, and how the server's certificate is checked.
+    pub access: Access,
     /// The stream's name.
     pub stream: String,
     /// Which of the stream's subjects are read, and the subjects of a stream that is created.
@@ -255,7 +259,7 @@ fn check(
         .unwrap_or_default()
     {
         check_name(&section, &name);
-        if let Some(source) = check_source(&name, section) {
+        if let Some(source) = check_source(folder, &name, section) {
             sources.insert(name, source);
         }
     }
@@ -330,7 +334,7 @@ fn check_store(folder: &Path, section: Section<'_>) -> Option<StoreConfig> {
         }
         if url.starts_with("postgres://") || url.starts_with("postgresql://") {
             return Some(StoreConfig {
-                url: url.to_owned(),
+                url: with_absolute_files(url, folder),
             });
         }
         // The text is not repeated: it may hold a password.
@@ -345,11 +349,11 @@ fn check_store(folder: &Path, section: Section<'_>) -> Option<StoreConfig> {
     store
 }
 
-fn check_source(name: &str, section: Section<'_>) -> Option<SourceConfig> {
+fn check_source(folder: &Path, name: &str, section: Section<'_>) -> Option<SourceConfig> {
     let kind = section.required_text("kind", "write `kind = \"queue\"` or `kind = \"jetstream\"`");
     let kind = match kind {
         Some("queue") => Some(SourceKind::Queue),
-        Some("jetstream") => check_jetstream(&section).map(SourceKind::JetStream),
+        Some("jetstream") => check_jetstream(folder, &section).map(SourceKind::JetStream),
         Some(other) => {
             section.problem(
                 "kind",
@@ -368,7 +372,7 @@ fn check_source(name: &str, section: Section<'_>) -> Option<SourceConfig> {
     })
 }
 
-fn check_jetstream(section: &Section<'_>) -> Option<JetStreamConfig> {
+fn check_jetstream(folder: &Path, section: &Section<'_>) -> Option<JetStreamConfig> {
     let url = section.required_text("url", "write `url = \"nats://127.0.0.1:4222\"`");
     let url = url.filter(|url| {
         let valid = url.starts_with("nats://") || url.starts_with("tls://");
@@ -381,6 +385,7 @@ fn check_jetstream(section: &Section<'_>) -> Option<JetStreamConfig> {
         }
         valid
     });
+    let access = check_access(folder, section, url);
     let stream =
         section.required_text("stream", "write the stream's name: `stream = \"PAYMENTS\"`");
     let subjects = section.texts("subjects").unwrap_or_default();
@@ -395,6 +400,7 @@ fn check_jetstream(section: &Section<'_>) -> Option<JetStreamConfig> {
     let ack_wait = section.duration("ack_wait", ACK_WAIT_DEFAULT, ACK_WAIT_MIN);
     Some(JetStreamConfig {
         url: url?.to_owned(),
+        access,
         stream: stream?.to_owned(),
         subjects,
         create,

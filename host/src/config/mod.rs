@@ -4,6 +4,7 @@
 //! **Invariant**: one reading reports every problem, each with the file and the key.
 
 mod checked;
+mod connections;
 mod handler;
 mod problem;
 mod section;

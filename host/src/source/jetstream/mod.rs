@@ -8,6 +8,7 @@
 //! **Invariant**: the server's own give-up count is never used (`max_deliver` is unlimited): giving up is the
 //! pipeline's decision, and leaves a dead letter.
 
+mod access;
 mod connect;
 mod durable;
 mod epoch;
@@ -26,6 +27,7 @@ use tokio::task::JoinSet;
 use super::desk::Desk;
 use super::{BoxFuture, Delivery, Source, SourceError};
 use crate::message::Instant;
+pub use access::{Access, Login, Secret, Tls};
 use connect::Link;
 use fetch::Fetcher;
 use hand::Hand;
@@ -50,6 +52,8 @@ pub enum Start {
 pub struct JetStreamOptions {
     /// `nats://host:port`, several separated by commas; may hold `user:password@` or `token@`.
     pub url: String,
+    /// Who asks, and how the server's certificate is checked.
+    pub access: Access,
     /// The stream's name.
     pub stream: String,
     /// The consumer's filter, and the subjects of a stream that is created. Empty: no filter.
@@ -113,7 +117,11 @@ impl JetStream {
         for subject in &options.subjects {
             connect::check_filter(subject)?;
         }
-        let link = Link::connect(&options.url, &format!("hapax {}", options.consumer)).await?;
+        let link = Link::connect(
+            &options.url,
+            &options.access,
+            &format!("hapax {}", options.consumer),
+        ).await?;
         let opened = durable::open(&link, options, None).await?;
         for difference in &opened.drift {
             tracing::warn!(
@@ -228,7 +236,11 @@ impl Source for JetStream {
 pub async fn backlog(options: &JetStreamOptions) -> Result<u64, SourceError> {
     connect::check_name("stream", &options.stream)?;
     connect::check_name("consumer", &options.consumer)?;
-    let link = Link::connect(&options.url, &format!("hapax {}", options.consumer)).await?;
+    let link = Link::connect(
+            &options.url,
+            &options.access,
+            &format!("hapax {}", options.consumer),
+        ).await?;
     if let Some(info) = durable::info(&link, options).await? {
         return Ok(durable::backlog_of(&info));
     }
