@@ -9,8 +9,10 @@ use tokio::task::JoinSet;
 
 use super::{connect_and_migrate, handler_migrations, jetstream_options, open_store, own_session};
 use crate::config::{Config, HandlerConfig, SourceKind};
+use crate::admin::{Admin, AdminState};
 use crate::exit::{CommandError, Exit};
 use crate::handler::{Handler, Runtime, RuntimeOptions};
+use crate::health::Health;
 use crate::message::Carried;
 use crate::news::News;
 use crate::pipeline::{self, BatchObserver, HandlerContext, LaneDied, Stop, Suspects};
@@ -19,6 +21,7 @@ use crate::source::merged::Merged;
 use crate::source::queue::Queue;
 use crate::source::{Source, SourceError};
 use crate::store::{Connection, SessionOptions, Store, StoreError};
+use crate::systemd::Notifier;
 use crate::text::one_line;
 
 /// How often counters are written to the store.
@@ -57,15 +60,22 @@ pub async fn run(
     }
     let components = load_components(config).await?;
     let store = open_store(config)?;
+    let health = Arc::new(Health::default());
+    let _admin = listen(config, &health).await?;
     let (drain_sender, mut drain) = watch::channel(false);
+    let notifying = Notifier::from_environment().map(|notifier| {
+        tokio::spawn(notifier.run(Arc::clone(&health), drain.clone(), config.shutdown_grace))
+    });
     // Held until the end: one sender more in the signal's task, so that the channel outlives it.
     let drain_sender = Arc::new(drain_sender);
     let signal = tokio::spawn({
         let drain_sender = Arc::clone(&drain_sender);
+        let health = Arc::clone(&health);
         async move {
             stop.await;
             tracing::info!("draining");
             let _ = drain_sender.send(true);
+            health.draining();
         }
     });
 
@@ -74,12 +84,42 @@ pub async fn run(
         options,
         components,
         store,
+        &health,
         &drain_sender,
         &mut drain,
     )
     .await;
     signal.abort();
+    if let Some(notifying) = notifying {
+        notifying.abort();
+    }
     result
+}
+
+/// Listens at the admin address, if there is one.
+async fn listen(config: &Config, health: &Arc<Health>) -> Result<Option<Admin>, CommandError> {
+    let Some(admin) = &config.admin else {
+        return Ok(None);
+    };
+    let state = AdminState {
+        health: Arc::clone(health),
+    };
+    match Admin::listen(admin.listen, state).await {
+        Ok(admin) => {
+            tracing::info!(address = %admin.address, "the admin address is open");
+            Ok(Some(admin))
+        }
+        Err(error) => Err(CommandError::new(
+            Exit::Failed,
+            format!("`admin.listen`: cannot listen at `{}`: {error}", admin.listen),
+            Some(match error.kind() {
+                std::io::ErrorKind::AddrInUse => {
+                    "another program, or another host, has this port: choose another in `admin.listen`"
+                }
+                _ => "choose another address in `admin.listen`",
+            }),
+        )),
+    }
 }
 
 async fn start_and_wait(
@@ -87,10 +127,11 @@ async fn start_and_wait(
     options: RunOptions,
     components: Vec<(HandlerConfig, Handler)>,
     store: Arc<Store>,
+    health: &Arc<Health>,
     drain_sender: &watch::Sender<bool>,
     drain: &mut watch::Receiver<bool>,
 ) -> Result<(), CommandError> {
-    let Some(mut connection) = migrated(&store, drain).await? else {
+    let Some(mut connection) = migrated(&store, health, drain).await? else {
         return Ok(());
     };
     for (handler, _) in &components {
@@ -107,7 +148,7 @@ async fn start_and_wait(
     let mut pipelines = JoinSet::new();
     let mut sources = Vec::new();
     for (handler, component) in components {
-        let Some(source) = connect_source(config, &handler, &store, drain).await? else {
+        let Some(source) = connect_source(config, &handler, &store, health, drain).await? else {
             return Ok(());
         };
         sweep_marks(&mut connection, &handler).await;
@@ -117,7 +158,8 @@ async fn start_and_wait(
             Arc::clone(&store),
             Arc::clone(&suspects),
         )
-        .observed_by(options.observer.clone());
+        .observed_by(options.observer.clone())
+        .reporting_to(Arc::clone(health));
         let context = Arc::new(context);
         contexts.push(Arc::clone(&context));
         sources.push((context, source));
@@ -130,6 +172,7 @@ async fn start_and_wait(
         );
         pipelines.spawn(pipeline::run(context, source, stop, drain.clone()));
     }
+    health.consuming();
     tracing::info!(store = %store.display(), handlers = contexts.len(), "ready");
 
     let (done, is_done) = oneshot::channel();
@@ -157,16 +200,13 @@ async fn start_and_wait(
         }
         Ended::TooLate => {
             unmark_what_runs(&store, suspects.process()).await;
-            return Err(CommandError::new(
-                Exit::Failed,
-                format!(
-                    "messages were still running after `shutdown_grace` ({:?})",
-                    config.shutdown_grace
-                ),
-                Some(
-                    "nothing is lost: they are delivered again; raise `shutdown_grace` or lower `limits.time`",
-                ),
-            ));
+            // Their connections end with this process, and the database rolls back.
+            tracing::warn!(
+                grace = ?config.shutdown_grace,
+                hint = "raise `shutdown_grace` or lower `limits.time`",
+                "messages were still running after the grace; nothing is lost: they are rolled back and delivered again"
+            );
+            return Ok(());
         }
     }
     tracing::info!("drained");
@@ -290,13 +330,16 @@ pub(super) fn runtime(config: &Config) -> Result<Runtime, CommandError> {
 /// Waits for the database and brings hapax's own tables up to date. `None` when the drain came first.
 async fn migrated(
     store: &Store,
+    health: &Arc<Health>,
     drain: &mut watch::Receiver<bool>,
 ) -> Result<Option<Connection>, CommandError> {
+    let part = health.part("store");
     let mut news = News::default();
     loop {
         match connect_and_migrate(store, "host").await {
             Ok(connection) => return Ok(Some(connection)),
             Err(StoreError::Unavailable(why) | StoreError::Busy(why)) => {
+                part.down(&why);
                 if news.is_news(&why) {
                     tracing::warn!(why = %one_line(&why), "waiting for the database");
                 }
@@ -366,6 +409,7 @@ async fn connect_source(
     config: &Config,
     handler: &HandlerConfig,
     store: &Arc<Store>,
+    health: &Arc<Health>,
     drain: &mut watch::Receiver<bool>,
 ) -> Result<Option<Box<dyn Source>>, CommandError> {
     let Some(source) = config.sources.get(&handler.source) else {
@@ -378,6 +422,7 @@ async fn connect_source(
             None,
         ));
     };
+    let part = health.part(format!("source {}", source.name));
     let mut news = News::default();
     loop {
         let connected: Result<Box<dyn Source>, SourceError> = match &source.kind {
@@ -389,8 +434,11 @@ async fn connect_source(
             }
         };
         match connected {
-            Ok(main) => {
-                let carried = Queue::new(Arc::clone(store), &Carried::queue(&handler.consumer));
+            Ok(mut main) => {
+                let mut carried = Queue::new(Arc::clone(store), &Carried::queue(&handler.consumer));
+                part.up();
+                main.report_to(part);
+                carried.report_to(health.part("store"));
                 return Ok(Some(Box::new(Merged::new(
                     &handler.name,
                     main,
@@ -399,6 +447,7 @@ async fn connect_source(
                 ))));
             }
             Err(SourceError::Unavailable(why)) => {
+                part.down(&why);
                 if news.is_news(&why) {
                     tracing::warn!(source = %source.name, why = %one_line(&why), "waiting for the source");
                 }

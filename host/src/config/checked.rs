@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -33,6 +34,15 @@ pub struct Config {
     pub handlers: BTreeMap<String, HandlerConfig>,
     /// How long running batches may take to finish after SIGTERM.
     pub shutdown_grace: Duration,
+    /// The address for operators and their tools, if there is one.
+    pub admin: Option<AdminConfig>,
+}
+
+/// The address for operators and their tools.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdminConfig {
+    /// On this machine only.
+    pub listen: SocketAddr,
 }
 
 /// The database that holds hapax's own tables and the handlers'.
@@ -157,7 +167,7 @@ fn is_override(name: &str) -> bool {
     name.strip_prefix("HAPAX_").is_some_and(|rest| {
         rest.contains("__")
             || rest == "SHUTDOWN_GRACE"
-            || ["STORE_", "SOURCES_", "HANDLERS_"]
+            || ["STORE_", "SOURCES_", "HANDLERS_", "ADMIN_"]
                 .iter()
                 .any(|table| rest.starts_with(table))
     })
@@ -252,6 +262,7 @@ fn check(
         }
     };
     let shutdown_grace = root.duration("shutdown_grace", SHUTDOWN_GRACE_DEFAULT, Duration::ZERO);
+    let admin = root.section("admin").and_then(check_admin);
     let mut sources = BTreeMap::new();
     for (name, section) in root
         .section("sources")
@@ -290,6 +301,7 @@ fn check(
         sources,
         handlers,
         shutdown_grace,
+        admin,
     })
 }
 
@@ -347,6 +359,32 @@ fn check_store(folder: &Path, section: Section<'_>) -> Option<StoreConfig> {
     });
     section.finish();
     store
+}
+
+fn check_admin(section: Section<'_>) -> Option<AdminConfig> {
+    const HINT: &str = "write `listen = \"127.0.0.1:7878\"`";
+    let text = section.required_text("listen", HINT);
+    let address = text.and_then(|text| match text.parse::<SocketAddr>() {
+        Ok(address) if address.ip().is_loopback() => Some(address),
+        Ok(_) => {
+            section.problem(
+                "listen",
+                format!("`{text}` can be reached from other machines, and nobody is asked there who it is"),
+                HINT.to_owned(),
+            );
+            None
+        }
+        Err(_) => {
+            section.problem(
+                "listen",
+                format!("`{text}` is not an address with a port"),
+                HINT.to_owned(),
+            );
+            None
+        }
+    });
+    section.finish();
+    Some(AdminConfig { listen: address? })
 }
 
 fn check_source(folder: &Path, name: &str, section: Section<'_>) -> Option<SourceConfig> {

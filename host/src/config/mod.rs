@@ -10,7 +10,7 @@ mod problem;
 mod section;
 mod units;
 
-pub use checked::{Config, JetStreamConfig, SourceConfig, SourceKind, StoreConfig};
+pub use checked::{AdminConfig, Config, JetStreamConfig, SourceConfig, SourceKind, StoreConfig};
 pub use handler::{Batch, ConflictPolicy, Dedup, HandlerConfig, OnDead, Order, Retry};
 pub use problem::{ConfigError, Problem};
 pub(crate) use units::duration;

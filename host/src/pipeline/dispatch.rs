@@ -12,6 +12,7 @@ use super::lane::Lane;
 use super::order::Ready;
 use crate::config::HandlerConfig;
 use crate::fault;
+use crate::health::PULSE_INTERVAL;
 use crate::source::{Delivery, Source};
 
 /// Full batches in hand for each lane: one runs, one stands ready. With fewer, lanes find less than a full batch when their turn
@@ -100,7 +101,9 @@ pub async fn run(
     // When each lane's batch has run for so long that nothing waits for it any more.
     let mut slow_from: Vec<Option<Instant>> = vec![None; lanes.len()];
     let mut result = Ok(());
+    let pulse = handler.health.pulse();
     loop {
+        pulse.beat();
         let mut gather = None;
         while let Some(lane) = free.last().copied() {
             let size = handler.sizes.next();
@@ -153,6 +156,7 @@ pub async fn run(
             // Dropped timers are made anew.
             () = sleep_until(waiting.next_due()) => ready.take_back(waiting.take_due(Instant::now())),
             () = sleep_until(gather), if gather.is_some() => {}
+            () = tokio::time::sleep(PULSE_INTERVAL) => {}
             () = sleep_until(source_pause), if source_pause.is_some() => source_pause = None,
             // `Source::next` says that dropping it loses nothing.
             fetched = source.next(room), if room > 0 && source_pause.is_none() => match fetched {
@@ -176,6 +180,7 @@ pub async fn run(
         }
     }
 
+    drop(pulse);
     // Drain: what did not start goes back, what runs is finished.
     let now = Instant::now();
     let unrun = ready

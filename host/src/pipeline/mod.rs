@@ -25,6 +25,7 @@ use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::config::{ConflictPolicy, HandlerConfig};
 use crate::handler::{Called, Handler, Outgoing};
+use crate::health::Health;
 use crate::message::Message;
 use crate::store::{Baton, OutboxRow, Store, StoreError, Tx};
 use batch::{BatchSizes, Took};
@@ -49,6 +50,8 @@ pub struct HandlerContext {
     sizes: BatchSizes,
     suspects: Arc<Suspects>,
     observer: Option<BatchObserver>,
+    /// Is told of what is in the way.
+    health: Arc<Health>,
 }
 
 /// A lane's turn, until it is dropped.
@@ -80,6 +83,7 @@ impl HandlerContext {
             turns: RwLock::new(()),
             suspects,
             observer: None,
+            health: Arc::default(),
         }
     }
 
@@ -87,6 +91,13 @@ impl HandlerContext {
     #[must_use]
     pub fn observed_by(mut self, observer: Option<BatchObserver>) -> Self {
         self.observer = observer;
+        self
+    }
+
+    /// Has `health` told of what is in the way.
+    #[must_use]
+    pub fn reporting_to(mut self, health: Arc<Health>) -> Self {
+        self.health = health;
         self
     }
 

@@ -309,6 +309,7 @@ impl Fetcher {
     }
 
     async fn receive_message(&mut self, message: Message) {
+        self.desk.is_reached();
         let message = jetstream::Message {
             message,
             context: self.link.context.clone(),
@@ -423,11 +424,13 @@ impl Fetcher {
             100 => self.pull = Some(pull),
             // Nothing (more) there, or the time is over.
             404 | 408 => {
+                self.desk.is_reached();
                 self.patient = !pull.got_some;
                 self.turned_down = 0;
             }
             // Another host is served now.
             423 => {
+                self.desk.is_reached();
                 if let Some(order) = &mut self.order {
                     order.pin = None;
                 }

@@ -26,6 +26,7 @@ use tokio::task::JoinSet;
 
 use super::desk::Desk;
 use super::{BoxFuture, Delivery, Source, SourceError};
+use crate::health::Part;
 use crate::message::Instant;
 pub use access::{Access, Login, Secret, Tls};
 use connect::Link;
@@ -188,6 +189,10 @@ impl Source for JetStream {
                 ))),
             }
         })
+    }
+
+    fn report_to(&mut self, part: Part) {
+        self.desk.report_to(part);
     }
 
     fn close(&mut self) -> BoxFuture<'_, ()> {
