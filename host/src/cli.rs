@@ -203,6 +203,11 @@ fn start(cli: &Cli) -> Result<(), CommandError> {
             Some("write a level such as `debug`, or `info,hapax::source=debug`"),
         )
     })?;
+    // The driver shows lines of password files that it cannot read.
+    let filter = match "sqlx_postgres::options::pgpass=off".parse() {
+        Ok(directive) => filter.add_directive(directive),
+        Err(_) => filter,
+    };
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr);

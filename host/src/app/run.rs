@@ -337,7 +337,10 @@ async fn migrated(
     let mut news = News::default();
     loop {
         match connect_and_migrate(store, "host").await {
-            Ok(connection) => return Ok(Some(connection)),
+            Ok(connection) => {
+                look_at_store(store).await?;
+                return Ok(Some(connection));
+            }
             Err(StoreError::Unavailable(why) | StoreError::Busy(why)) => {
                 part.down(&why);
                 if news.is_news(&why) {
@@ -348,6 +351,23 @@ async fn migrated(
         }
         if pause_or_drain(drain).await {
             return Ok(None);
+        }
+    }
+}
+
+/// Refuses a database that is reached in a way that breaks the promise, and warns of what can lose data.
+async fn look_at_store(store: &Store) -> Result<(), CommandError> {
+    match store.look().await {
+        Ok(losable) => {
+            for sentence in losable {
+                tracing::warn!(store = %store.display(), "{sentence}");
+            }
+            Ok(())
+        }
+        Err(error @ StoreError::Unusable(_)) => Err(CommandError::store("`store.url`", &error)),
+        Err(error) => {
+            tracing::debug!(%error, "how the database is reached was not looked at");
+            Ok(())
         }
     }
 }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::section::Section;
 use crate::source::jetstream::{Access, Login, Secret, Tls};
+use crate::text::url_decoded;
 
 /// The parameters of a database URL that name files.
 const FILE_PARAMETERS: [&str; 7] = [
@@ -145,7 +146,7 @@ pub(super) fn with_absolute_files(url: &str, folder: &Path) -> String {
         .split('&')
         .map(|part| match part.split_once('=') {
             Some((key, value)) if FILE_PARAMETERS.contains(&key) && value != "system" => {
-                let path = PathBuf::from(decoded(value));
+                let path = PathBuf::from(url_decoded(value));
                 if path.is_absolute() || path.as_os_str().is_empty() {
                     return part.to_owned();
                 }
@@ -155,33 +156,6 @@ pub(super) fn with_absolute_files(url: &str, folder: &Path) -> String {
         })
         .collect();
     format!("{front}?{}", parts.join("&"))
-}
-
-/// Decodes what stands behind `=` in a URL.
-fn decoded(value: &str) -> String {
-    let mut bytes = Vec::with_capacity(value.len());
-    let mut rest = value.as_bytes();
-    while let Some((&byte, after)) = rest.split_first() {
-        let digits = after
-            .get(..2)
-            .and_then(|digits| std::str::from_utf8(digits).ok())
-            .and_then(|digits| u8::from_str_radix(digits, 16).ok());
-        rest = match (byte, digits) {
-            (b'%', Some(byte)) => {
-                bytes.push(byte);
-                &after[2..]
-            }
-            (b'+', _) => {
-                bytes.push(b' ');
-                after
-            }
-            _ => {
-                bytes.push(byte);
-                after
-            }
-        };
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 fn encoded(value: &str) -> String {

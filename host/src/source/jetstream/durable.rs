@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_nats::jetstream::ErrorCode;
 use async_nats::jetstream::consumer::{self, AckPolicy, DeliverPolicy, PriorityPolicy};
-use async_nats::jetstream::stream;
+use async_nats::jetstream::stream::{self, StorageType};
 use serde_json::json;
 
 use super::connect::{Link, covers};
@@ -303,6 +303,12 @@ fn check_group(options: &JetStreamOptions, config: &consumer::Config) -> Result<
 fn stream_drift(options: &JetStreamOptions, stream: &stream::Info) -> Vec<String> {
     let subjects = &stream.config.subjects;
     let mut drift = Vec::new();
+    if stream.config.storage == StorageType::Memory {
+        drift.push(format!(
+            "stream `{}` is kept in memory: a restart of the server loses what was not processed yet",
+            options.stream
+        ));
+    }
     for wanted in &options.subjects {
         // Mirrors and pure aggregates have no subjects of their own.
         let takes = subjects

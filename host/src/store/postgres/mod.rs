@@ -23,6 +23,7 @@ mod started;
 mod statements;
 #[cfg(test)]
 mod tests;
+mod url;
 
 use std::collections::HashMap;
 
@@ -30,7 +31,8 @@ use futures_util::TryStreamExt as _;
 use sqlx::postgres::{PgConnectOptions, PgRow};
 use sqlx::{AssertSqlSafe, Either, PgConnection, Row as _};
 
-pub(super) use connect::{display, parse};
+pub(super) use connect::{display, look};
+pub(super) use url::parse;
 use errors::Class;
 pub(super) use params::{is_decimal, is_uuid};
 use rows::RowSink;
