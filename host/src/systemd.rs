@@ -31,8 +31,8 @@ impl Notifier {
     pub fn from_environment() -> Option<Self> {
         let name = std::env::var("NOTIFY_SOCKET").ok()?;
         let variable = |name: &str| std::env::var(name).ok();
-        let is_for_us = variable("WATCHDOG_PID")
-            .is_none_or(|pid| pid.parse() == Ok(std::process::id()));
+        let is_for_us =
+            variable("WATCHDOG_PID").is_none_or(|pid| pid.parse() == Ok(std::process::id()));
         let watchdog = variable("WATCHDOG_USEC")
             .filter(|_| is_for_us)
             .and_then(|text| text.parse().ok())

@@ -14,8 +14,8 @@ use futures_util::{FutureExt as _, StreamExt as _};
 use hapax::message::{FailureClass, Header, MessageId, ShortHash};
 use hapax::source::identity::IdPlaces;
 use hapax::source::jetstream::{
-    self as source, JetStream, JetStreamOptions, JetStreamPublisher, NewMessage, PublisherOptions,
-    Start,
+    self as source, Access, JetStream, JetStreamOptions, JetStreamPublisher, NewMessage,
+    PublisherOptions, Start,
 };
 use hapax::source::{Delivery, Source as _, SourceError};
 use hapax::store::{ClaimRequest, DeadLetter, Parked, Settled};
@@ -33,6 +33,7 @@ const QUIET: Duration = Duration::from_millis(400);
 fn options(nats: &Nats) -> JetStreamOptions {
     JetStreamOptions {
         url: nats.url(),
+        access: Access::default(),
         stream: "S".into(),
         subjects: vec!["s.>".into()],
         create: true,

@@ -8,8 +8,8 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 
 use super::{connect_and_migrate, handler_migrations, jetstream_options, open_store, own_session};
-use crate::config::{Config, HandlerConfig, SourceKind};
 use crate::admin::{Admin, AdminState};
+use crate::config::{Config, HandlerConfig, SourceKind};
 use crate::exit::{CommandError, Exit};
 use crate::handler::{Handler, Runtime, RuntimeOptions};
 use crate::health::Health;
@@ -111,7 +111,10 @@ async fn listen(config: &Config, health: &Arc<Health>) -> Result<Option<Admin>, 
         }
         Err(error) => Err(CommandError::new(
             Exit::Failed,
-            format!("`admin.listen`: cannot listen at `{}`: {error}", admin.listen),
+            format!(
+                "`admin.listen`: cannot listen at `{}`: {error}",
+                admin.listen
+            ),
             Some(match error.kind() {
                 std::io::ErrorKind::AddrInUse => {
                     "another program, or another host, has this port: choose another in `admin.listen`"
@@ -442,7 +445,10 @@ async fn connect_source(
             None,
         ));
     };
-    let part = health.part(format!("source {}", source.name));
+    let part = health.part(match &source.kind {
+        SourceKind::Queue => "store".to_owned(),
+        SourceKind::JetStream(_) => format!("source {}", source.name),
+    });
     let mut news = News::default();
     loop {
         let connected: Result<Box<dyn Source>, SourceError> = match &source.kind {

@@ -50,7 +50,8 @@ pub(super) fn check_access(folder: &Path, section: &Section<'_>, url: Option<&st
             section.problem(
                 "password",
                 "is missing, and `user` needs it",
-                "write `password = { env = \"VARIABLE\" }` or `password = { file = \"FILE\" }`".to_owned(),
+                "write `password = { env = \"VARIABLE\" }` or `password = { file = \"FILE\" }`"
+                    .to_owned(),
             );
             Login::InUrl
         }
@@ -118,7 +119,9 @@ fn check_tls(folder: &Path, section: &Section<'_>) -> Tls {
 /// Reads a secret: a text, `{ env = "VARIABLE" }` or `{ file = "FILE" }`.
 fn secret(folder: &Path, section: &Section<'_>, key: &'static str) -> Option<Secret> {
     if !section.is_table(key) {
-        return section.secret_text(key).map(|text| Secret::Text(text.to_owned()));
+        return section
+            .secret_text(key)
+            .map(|text| Secret::Text(text.to_owned()));
     }
     let place = section.section(key)?;
     let secret = match (place.text("env"), place.text("file")) {
@@ -150,7 +153,10 @@ pub(super) fn with_absolute_files(url: &str, folder: &Path) -> String {
                 if path.is_absolute() || path.as_os_str().is_empty() {
                     return part.to_owned();
                 }
-                format!("{key}={}", encoded(&folder.join(path).display().to_string()))
+                format!(
+                    "{key}={}",
+                    encoded(&folder.join(path).display().to_string())
+                )
             }
             _ => part.to_owned(),
         })
@@ -187,7 +193,10 @@ mod tests {
                 "postgres://h/d?sslcert=c%2Fd.pem&sslkey=%2Fk.pem&user=x",
                 "postgres://h/d?sslcert=/etc/a%20b/c/d.pem&sslkey=%2Fk.pem&user=x",
             ),
-            ("postgres://h/d?sslrootcert=system", "postgres://h/d?sslrootcert=system"),
+            (
+                "postgres://h/d?sslrootcert=system",
+                "postgres://h/d?sslrootcert=system",
+            ),
         ];
         for (url, wanted) in table {
             assert_eq!(with_absolute_files(url, folder), wanted);

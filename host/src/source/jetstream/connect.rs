@@ -248,16 +248,22 @@ fn connect_error(shown_url: &str, access: &Access, error: &ConnectError) -> Sour
 fn tls_hint(kind: ConnectErrorKind, text: &str) -> Option<&'static str> {
     let text = text.to_ascii_lowercase();
     if text.contains("certificaterequired") || text.contains("certificate required") {
-        return Some("the server asks for a client certificate: name it with `tls = { cert = \"FILE\", key = \"FILE\" }`");
+        return Some(
+            "the server asks for a client certificate: name it with `tls = { cert = \"FILE\", key = \"FILE\" }`",
+        );
     }
     if text.contains("received fatal alert") {
-        return Some("the server refuses the client certificate: check `tls.cert`, and that the server trusts its authority");
+        return Some(
+            "the server refuses the client certificate: check `tls.cert`, and that the server trusts its authority",
+        );
     }
     if text.contains("notvalidforname") || text.contains("not valid for name") {
         return Some("use the name in `url` that the server's certificate is for");
     }
     if text.contains("invalid peer certificate") {
-        return Some("name the file of the authority that signed the server's certificate: `tls = { ca = \"FILE\" }`");
+        return Some(
+            "name the file of the authority that signed the server's certificate: `tls = { ca = \"FILE\" }`",
+        );
     }
     (kind == ConnectErrorKind::Tls && text.contains("certificate or key"))
         .then_some("`tls.cert` and `tls.key` do not belong together")

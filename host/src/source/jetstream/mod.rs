@@ -16,6 +16,7 @@ mod fetch;
 mod hand;
 mod in_order;
 mod publish;
+mod unreadable;
 
 use std::fmt;
 use std::sync::Arc;
@@ -122,7 +123,8 @@ impl JetStream {
             &options.url,
             &options.access,
             &format!("hapax {}", options.consumer),
-        ).await?;
+        )
+        .await?;
         let opened = durable::open(&link, options, None).await?;
         for difference in &opened.drift {
             tracing::warn!(
@@ -242,10 +244,11 @@ pub async fn backlog(options: &JetStreamOptions) -> Result<u64, SourceError> {
     connect::check_name("stream", &options.stream)?;
     connect::check_name("consumer", &options.consumer)?;
     let link = Link::connect(
-            &options.url,
-            &options.access,
-            &format!("hapax {}", options.consumer),
-        ).await?;
+        &options.url,
+        &options.access,
+        &format!("hapax {}", options.consumer),
+    )
+    .await?;
     if let Some(info) = durable::info(&link, options).await? {
         return Ok(durable::backlog_of(&info));
     }

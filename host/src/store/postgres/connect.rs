@@ -231,7 +231,10 @@ pub(in crate::store) async fn look(base: &PgConnectOptions) -> Result<Vec<String
     if mark_in(row).is_some() {
         return Err(shared_session(base));
     }
-    let is_off = |name: &str| row.try_get::<String, _>(name).is_ok_and(|value| value == "off");
+    let is_off = |name: &str| {
+        row.try_get::<String, _>(name)
+            .is_ok_and(|value| value == "off")
+    };
     let mut losable = Vec::new();
     if is_off("fsync") {
         losable.push(
@@ -282,7 +285,9 @@ fn session_error(base: &PgConnectOptions, error: &sqlx::Error) -> StoreError {
 fn tls_hint(error: &sqlx::Error) -> Option<&'static str> {
     let text = error.to_string();
     if text.contains("server does not support TLS") {
-        return Some("\nhint: switch `ssl` on in the server, or write another `sslmode` in `store.url`");
+        return Some(
+            "\nhint: switch `ssl` on in the server, or write another `sslmode` in `store.url`",
+        );
     }
     if text.contains("NotValidForName") || text.contains("not valid for name") {
         return Some(

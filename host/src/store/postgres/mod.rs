@@ -32,11 +32,11 @@ use sqlx::postgres::{PgConnectOptions, PgRow};
 use sqlx::{AssertSqlSafe, Either, PgConnection, Row as _};
 
 pub(super) use connect::{display, look};
-pub(super) use url::parse;
 use errors::Class;
 pub(super) use params::{is_decimal, is_uuid};
 use rows::RowSink;
 use statements::{Prepared, Statements};
+pub(super) use url::parse;
 
 use super::text::{clean_reason, headers_to_json, instant_to_text};
 use super::{

@@ -79,7 +79,8 @@ pub(in crate::store) fn parse(url: &str) -> Result<PgConnectOptions, StoreError>
     let mode = options.get_ssl_mode();
     if matches!(mode, PgSslMode::Allow) {
         return Err(StoreError::Unusable(
-            "`sslmode=allow` is not supported\nhint: write `prefer`, or better `verify-full`".into(),
+            "`sslmode=allow` is not supported\nhint: write `prefer`, or better `verify-full`"
+                .into(),
         ));
     }
     if trusts_system {
@@ -215,7 +216,10 @@ mod tests {
     #[test]
     fn parameters_are_known_or_named() {
         let text = refusal("postgres://me:s3cret@h/d?pasword=s3cret");
-        assert!(text.contains("`pasword`") && !text.contains("s3cret"), "{text}");
+        assert!(
+            text.contains("`pasword`") && !text.contains("s3cret"),
+            "{text}"
+        );
         assert!(refusal("postgres://h/d?passfile=x").contains("PGPASSFILE"));
         assert!(refusal("postgres://h/d?sslmode=allow").contains("prefer"));
         assert!(parse("postgres://h/d?connect_timeout=3&target_session_attrs=read-write").is_ok());
@@ -228,7 +232,10 @@ mod tests {
         let shown = file.display().to_string();
         let url = format!("postgres://h/d?sslmode=verify-full&sslrootcert={shown}");
         let text = refusal(&url);
-        assert!(text.contains(&shown) && text.contains("`sslrootcert`"), "{text}");
+        assert!(
+            text.contains(&shown) && text.contains("`sslrootcert`"),
+            "{text}"
+        );
         std::fs::write(&file, "no certificate").unwrap();
         assert!(refusal(&url).contains("-----BEGIN CERTIFICATE-----"));
         std::fs::write(&file, "-----BEGIN CERTIFICATE-----\n").unwrap();
