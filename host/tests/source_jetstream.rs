@@ -61,6 +61,7 @@ async fn publisher(nats: &Nats) -> JetStreamPublisher {
     let options = options(nats);
     JetStreamPublisher::connect(&PublisherOptions {
         url: options.url,
+        access: options.access,
         stream: options.stream,
         subjects: options.subjects,
         create: true,
@@ -861,6 +862,7 @@ async fn credentials_in_the_url_are_used_and_never_shown() {
     };
     let connect = async |url: String| {
         let options = JetStreamOptions {
+            access: Access::default(),
             url,
             stream: "S".into(),
             subjects: vec!["s.>".into()],

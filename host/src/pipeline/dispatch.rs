@@ -181,7 +181,9 @@ pub async fn run(
     }
 
     drop(pulse);
-    // Drain: what did not start goes back, what runs is finished.
+    // Drain: what did not start goes back, what runs is finished. First nothing more may come: what goes back would come
+    // to this host again.
+    source.stop().await;
     let now = Instant::now();
     let unrun = ready
         .into_deliveries()

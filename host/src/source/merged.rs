@@ -187,6 +187,13 @@ impl Source for Merged {
         self.main.source.report_to(part);
     }
 
+    fn stop(&mut self) -> BoxFuture<'_, ()> {
+        Box::pin(async {
+            self.main.source.stop().await;
+            self.carried.source.stop().await;
+        })
+    }
+
     fn close(&mut self) -> BoxFuture<'_, ()> {
         Box::pin(async {
             self.is_closed = true;

@@ -58,6 +58,13 @@ pub trait Source: Send {
         drop(part);
     }
 
+    /// Fetches no more, and gives back what was fetched and not handed over. Deliveries are kept alive still.
+    ///
+    /// Await it to the end.
+    fn stop(&mut self) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
     /// Ends the source: what was fetched and not handed over goes back, and the answers given so far have reached the
     /// broker when this returns, so that the process may exit. Call it when every delivery is answered or dropped;
     /// `next` answers `Unusable` afterwards.

@@ -197,7 +197,7 @@ impl Source for JetStream {
         self.desk.report_to(part);
     }
 
-    fn close(&mut self) -> BoxFuture<'_, ()> {
+    fn stop(&mut self) -> BoxFuture<'_, ()> {
         Box::pin(async {
             if let Some(stop) = self.stop.take() {
                 // An error means that the task has ended already.
@@ -210,6 +210,12 @@ impl Source for JetStream {
                     tracing::debug!(%position, %error, "could not give a delivery back");
                 }
             }
+        })
+    }
+
+    fn close(&mut self) -> BoxFuture<'_, ()> {
+        Box::pin(async {
+            self.stop().await;
             self.keeping_alive.shutdown().await;
             if !self.link.is_connected() {
                 tracing::warn!(
