@@ -4,6 +4,7 @@
 //! **Invariant**: no reason that is kept here holds a secret: they are the texts of errors, which hold none.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -79,6 +80,7 @@ impl Health {
             health: Arc::clone(self),
             number: self.number(),
             name: part.into(),
+            is_down: AtomicBool::new(false),
         }
     }
 
@@ -174,11 +176,14 @@ pub struct Part {
     health: Arc<Health>,
     number: u64,
     name: String,
+    /// Most reports say what is known.
+    is_down: AtomicBool,
 }
 
 impl Part {
     /// Says that the part is down, and why: the first line of `why` counts.
     pub fn down(&self, why: &str) {
+        self.is_down.store(true, Ordering::SeqCst);
         let why = one_line(why.lines().next().unwrap_or_default()).to_string();
         let before = self
             .health
@@ -192,7 +197,8 @@ impl Part {
 
     /// Says that the part is not down, or no more.
     pub fn up(&self) {
-        if self.health.lock().down.remove(&self.number).is_some() {
+        if self.is_down.swap(false, Ordering::SeqCst) {
+            self.health.lock().down.remove(&self.number);
             self.health.changed();
         }
     }

@@ -8,9 +8,8 @@
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-
-use tokio::sync::watch;
 
 use crate::health::Health;
 
@@ -24,11 +23,16 @@ pub struct Notifier {
     to: SocketAddr,
     /// How often the supervisor wants a sign of life.
     watchdog: Option<Duration>,
+    /// How long a drain may take.
+    grace: Duration,
+    is_stopping: AtomicBool,
 }
 
 impl Notifier {
     /// Returns the supervisor that the variables `NOTIFY_SOCKET`, `WATCHDOG_USEC` and `WATCHDOG_PID` name, if there is one.
-    pub fn from_environment() -> Option<Self> {
+    ///
+    /// `grace` is how long the drain may take.
+    pub fn from_environment(grace: Duration) -> Option<Self> {
         let name = std::env::var("NOTIFY_SOCKET").ok()?;
         let variable = |name: &str| std::env::var(name).ok();
         let is_for_us =
@@ -38,7 +42,7 @@ impl Notifier {
             .and_then(|text| text.parse().ok())
             .filter(|microseconds| *microseconds > 0)
             .map(Duration::from_micros);
-        match Self::new(&name, watchdog) {
+        match Self::new(&name, watchdog, grace) {
             Ok(notifier) => Some(notifier),
             Err(error) => {
                 tracing::warn!(socket = %name, %error, "systemd cannot be told anything: its socket is not to be used");
@@ -48,7 +52,7 @@ impl Notifier {
     }
 
     /// Takes `name` as a path, or with `@` in front as an abstract name.
-    fn new(name: &str, watchdog: Option<Duration>) -> std::io::Result<Self> {
+    fn new(name: &str, watchdog: Option<Duration>, grace: Duration) -> std::io::Result<Self> {
         let to = match name.strip_prefix('@') {
             Some(name) => SocketAddr::from_abstract_name(name)?,
             None => SocketAddr::from_pathname(name)?,
@@ -60,6 +64,8 @@ impl Notifier {
             socket,
             to,
             watchdog,
+            grace,
+            is_stopping: AtomicBool::new(false),
         })
     }
 
@@ -69,13 +75,18 @@ impl Notifier {
         }
     }
 
+    /// Says, once, that the host stops, and how long that may take.
+    pub fn stopping(&self) {
+        if !self.is_stopping.swap(true, Ordering::SeqCst) {
+            let microseconds = (self.grace + STOP_MARGIN).as_micros();
+            self.tell(&format!("STOPPING=1\nEXTEND_TIMEOUT_USEC={microseconds}"));
+        }
+    }
+
     /// Tells of each change of `health`, and shows signs of life while its pipelines do. Runs until it is aborted.
-    ///
-    /// `grace` is how long the drain may take.
-    pub async fn run(self, health: Arc<Health>, drain: watch::Receiver<bool>, grace: Duration) {
+    pub async fn run(self: Arc<Self>, health: Arc<Health>) {
         let mut changes = health.changes();
         let mut is_ready = false;
-        let mut is_stopping = false;
         let mut told = String::new();
         // Half of what is asked for, as `sd_watchdog_enabled(3)` recommends.
         let mut life = tokio::time::interval(
@@ -90,12 +101,6 @@ impl Notifier {
             if readiness.ready && !is_ready {
                 is_ready = true;
                 lines.push("READY=1".to_owned());
-            }
-            if *drain.borrow() && !is_stopping {
-                is_stopping = true;
-                lines.push("STOPPING=1".to_owned());
-                let microseconds = (grace + STOP_MARGIN).as_micros();
-                lines.push(format!("EXTEND_TIMEOUT_USEC={microseconds}"));
             }
             let status = match &readiness.down[..] {
                 [] => "consuming".to_owned(),

@@ -63,9 +63,10 @@ pub async fn run(
     let health = Arc::new(Health::default());
     let _admin = listen(config, &health).await?;
     let (drain_sender, mut drain) = watch::channel(false);
-    let notifying = Notifier::from_environment().map(|notifier| {
-        tokio::spawn(notifier.run(Arc::clone(&health), drain.clone(), config.shutdown_grace))
-    });
+    let notifier = Notifier::from_environment(config.shutdown_grace).map(Arc::new);
+    let notifying = notifier
+        .clone()
+        .map(|notifier| tokio::spawn(notifier.run(Arc::clone(&health))));
     // Held until the end: one sender more in the signal's task, so that the channel outlives it.
     let drain_sender = Arc::new(drain_sender);
     let signal = tokio::spawn({
@@ -74,6 +75,10 @@ pub async fn run(
         async move {
             stop.await;
             tracing::info!("draining");
+            // At once: an idle host is gone in a moment.
+            if let Some(notifier) = notifier {
+                notifier.stopping();
+            }
             let _ = drain_sender.send(true);
             health.draining();
         }
@@ -134,7 +139,7 @@ async fn start_and_wait(
     drain_sender: &watch::Sender<bool>,
     drain: &mut watch::Receiver<bool>,
 ) -> Result<(), CommandError> {
-    let Some(mut connection) = migrated(&store, health, drain).await? else {
+    let Some((mut connection, losable)) = migrated(&store, health, drain).await? else {
         return Ok(());
     };
     for (handler, _) in &components {
@@ -174,6 +179,9 @@ async fn start_and_wait(
             "consuming"
         );
         pipelines.spawn(pipeline::run(context, source, stop, drain.clone()));
+    }
+    for sentence in losable {
+        tracing::warn!(store = %store.display(), "{sentence}");
     }
     health.consuming();
     tracing::info!(store = %store.display(), handlers = contexts.len(), "ready");
@@ -330,19 +338,20 @@ pub(super) fn runtime(config: &Config) -> Result<Runtime, CommandError> {
     })
 }
 
-/// Waits for the database and brings hapax's own tables up to date. `None` when the drain came first.
+/// Waits for the database and brings hapax's own tables up to date. Returns, too, what can lose data there; `None` when the drain
+/// came first.
 async fn migrated(
     store: &Store,
     health: &Arc<Health>,
     drain: &mut watch::Receiver<bool>,
-) -> Result<Option<Connection>, CommandError> {
+) -> Result<Option<(Connection, Vec<String>)>, CommandError> {
     let part = health.part("store");
     let mut news = News::default();
     loop {
         match connect_and_migrate(store, "host").await {
             Ok(connection) => {
-                look_at_store(store).await?;
-                return Ok(Some(connection));
+                let losable = look_at_store(store).await?;
+                return Ok(Some((connection, losable)));
             }
             Err(StoreError::Unavailable(why) | StoreError::Busy(why)) => {
                 part.down(&why);
@@ -358,19 +367,14 @@ async fn migrated(
     }
 }
 
-/// Refuses a database that is reached in a way that breaks the promise, and warns of what can lose data.
-async fn look_at_store(store: &Store) -> Result<(), CommandError> {
+/// Refuses a database that is reached in a way that breaks the promise. Returns what can lose data, a sentence each.
+async fn look_at_store(store: &Store) -> Result<Vec<String>, CommandError> {
     match store.look().await {
-        Ok(losable) => {
-            for sentence in losable {
-                tracing::warn!(store = %store.display(), "{sentence}");
-            }
-            Ok(())
-        }
+        Ok(losable) => Ok(losable),
         Err(error @ StoreError::Unusable(_)) => Err(CommandError::store("`store.url`", &error)),
         Err(error) => {
             tracing::debug!(%error, "how the database is reached was not looked at");
-            Ok(())
+            Ok(Vec::new())
         }
     }
 }

@@ -213,7 +213,7 @@ async fn passwords_from_the_environment_and_from_files() {
     let place = Place::new("host all all samehost scram-sha-256").await;
     place.assert_open("plain:s3cret", "localhost", "", &[]);
     place.assert_open("plain", "localhost", "", &[("PGPASSWORD", "s3cret")]);
-    place.assert_refused("plain", "localhost", "", &["`PGPASSWORD`", "`PGPASSFILE`"]);
+    place.assert_refused("plain", "localhost", "", &["`PGPASSWORD`", "password file"]);
     place.assert_refused(
         "plain:wr0ng",
         "localhost",

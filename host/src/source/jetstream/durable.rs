@@ -308,12 +308,6 @@ fn check_group(options: &JetStreamOptions, config: &consumer::Config) -> Result<
 fn stream_drift(options: &JetStreamOptions, stream: &stream::Info) -> Vec<String> {
     let subjects = &stream.config.subjects;
     let mut drift = Vec::new();
-    if stream.config.storage == StorageType::Memory {
-        drift.push(format!(
-            "stream `{}` is kept in memory: a restart of the server loses what was not processed yet",
-            options.stream
-        ));
-    }
     for wanted in &options.subjects {
         // Mirrors and pure aggregates have no subjects of their own.
         let takes = subjects
@@ -326,6 +320,12 @@ fn stream_drift(options: &JetStreamOptions, stream: &stream::Info) -> Vec<String
                 quoted(subjects)
             ));
         }
+    }
+    if stream.config.storage == StorageType::Memory {
+        drift.push(format!(
+            "stream `{}` is kept in memory: a restart of the server loses what was not processed yet",
+            options.stream
+        ));
     }
     drift
 }

@@ -325,8 +325,7 @@ fn connect_error(base: &PgConnectOptions, error: &sqlx::Error) -> StoreError {
             "\nhint: the server wants TLS: write `sslmode=require`, or better `verify-full`, in `store.url`"
         }
         "28" => {
-            "\nhint: check the user and the password in `store.url`, in `PGPASSWORD` or in the password file (`PGPASSFILE`, \
-             `~/.pgpass`, which only its owner may be able to read)"
+            "\nhint: check the user and the password in `store.url`; a password may also stand in `PGPASSWORD` or in a password file"
         }
         "3D" => "\nhint: create the database, or correct its name in `store.url`",
         "42" => "\nhint: give the login the right to connect, or use another in `store.url`",
