@@ -29,7 +29,7 @@ use crate::exit::{CommandError, Exit};
                   hapax send payments '{\"account\":\"a1\",\"amount\":5}' --id m1\n  \
                   hapax run --until-idle\n  \
                   hapax status\n\n\
-                  Exit codes: 0 done, 1 failed while running, 2 bad command line, 3 bad configuration or component, \
+                  Exit codes: 0 done, 1 failed while running or ended by a second signal, 2 bad command line, 3 bad configuration or component, \
                   4 schema newer than this binary, 70 a bug in hapax.\n\n\
                   Every key of the configuration can be overridden by a variable: `store.url` by HAPAX_STORE__URL."
 )]
@@ -215,6 +215,11 @@ fn start(cli: &Cli) -> Result<(), CommandError> {
             Some("write a level such as `debug`, or `info,hapax::source=debug`"),
         )
     })?;
+    // The driver shows lines of password files that it cannot read.
+    let filter = match "sqlx_postgres::options::pgpass=off".parse() {
+        Ok(directive) => filter.add_directive(directive),
+        Err(_) => filter,
+    };
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr);

@@ -202,6 +202,22 @@ async fn a_commit_that_did_not_arrive_runs_again() {
     commits_are_not_known(Loss::Commit).await;
 }
 
+/// The database goes away while a host brings the tables up to date: it waits, and goes on with what is missing.
+#[tokio::test]
+async fn a_start_in_the_middle_of_an_outage_goes_on() {
+    let scene = scene().await;
+    let (proxy, url) = through_a_proxy(&scene);
+    // Each COMMIT on the way to the first message fails once: hapax's own migrations, the handler's, and what follows.
+    proxy.lose(Loss::Commit, 2);
+    let mut host = scene.host(&[], &[("HAPAX_STORE__URL", &url)]);
+    host.wait_for_line("waiting for the database");
+    host.wait_until_ready();
+    assert_eq!(proxy.lost(Loss::Commit), 2);
+    scene.publish(&messages(0, 10)).await;
+    all_is_well(&scene, 10).await;
+    ends_well(host);
+}
+
 /// What an outage does to a statement of the handler's, which gets the error and asks for a retry: it is charged to nobody.
 #[tokio::test]
 async fn sessions_that_are_ended_all_the_time_charge_nobody() {

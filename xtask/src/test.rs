@@ -8,7 +8,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::Context as _;
 
-use crate::services::{nats, postgres};
+use crate::services::{nats, pgbouncer, postgres};
 use crate::wasm_target::WasmTarget;
 use crate::{cargo, guests, process, tools};
 
@@ -34,6 +34,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<ExitCode> {
     let wasm = WasmTarget::prepare()?;
     let postgres = postgres::binaries()?;
     let nats = nats::binary()?;
+    let pgbouncer = pgbouncer::binary()?;
     let mut nextest = nextest(root)?;
     if std::env::var_os("CI").is_some_and(|value| value == "true") {
         check_style(root)?;
@@ -48,7 +49,8 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<ExitCode> {
     nextest
         .args(["run", "--workspace"])
         .env(postgres::VARIABLE, postgres)
-        .env(nats::VARIABLE, nats);
+        .env(nats::VARIABLE, nats)
+        .env(pgbouncer::VARIABLE, pgbouncer);
     if options.full {
         nextest
             .args(["--profile", "full"])

@@ -65,6 +65,7 @@ async fn connect_and_migrate(store: &Store, purpose: &str) -> Result<Connection,
 fn jetstream_options(stream: &JetStreamConfig, handler: &HandlerConfig) -> JetStreamOptions {
     JetStreamOptions {
         url: stream.url.clone(),
+        access: stream.access.clone(),
         stream: stream.stream.clone(),
         subjects: stream.subjects.clone(),
         create: stream.create,

@@ -8,9 +8,11 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
 use super::{connect_and_migrate, handler_migrations, jetstream_options, open_store, own_session};
+use crate::admin::{Admin, AdminState};
 use crate::config::{Config, HandlerConfig, SourceKind};
 use crate::exit::{CommandError, Exit};
 use crate::handler::{Handler, Runtime, RuntimeOptions};
+use crate::health::Health;
 use crate::idle::IdleBoard;
 use crate::message::Carried;
 use crate::news::News;
@@ -21,6 +23,7 @@ use crate::source::merged::Merged;
 use crate::source::queue::Queue;
 use crate::source::{Source, SourceError};
 use crate::store::{Connection, SessionOptions, Store, StoreError};
+use crate::systemd::Notifier;
 use crate::text::one_line;
 
 /// How often counters are written to the store.
@@ -61,15 +64,27 @@ pub async fn run(
     }
     let components = load_components(config).await?;
     let store = open_store(config)?;
+    let health = Arc::new(Health::default());
+    let _admin = listen(config, &health).await?;
     let (drain_sender, mut drain) = watch::channel(false);
+    let notifier = Notifier::from_environment(config.shutdown_grace).map(Arc::new);
+    let notifying = notifier
+        .clone()
+        .map(|notifier| tokio::spawn(notifier.run(Arc::clone(&health))));
     // Held until the end: one sender more in the signal's task, so that the channel outlives it.
     let drain_sender = Arc::new(drain_sender);
     let signal = tokio::spawn({
         let drain_sender = Arc::clone(&drain_sender);
+        let health = Arc::clone(&health);
         async move {
             stop.await;
             tracing::info!("draining");
+            // At once: an idle host is gone in a moment.
+            if let Some(notifier) = notifier {
+                notifier.stopping();
+            }
             let _ = drain_sender.send(true);
+            health.draining();
         }
     });
 
@@ -78,12 +93,45 @@ pub async fn run(
         options,
         components,
         store,
+        &health,
         &drain_sender,
         &mut drain,
     )
     .await;
     signal.abort();
+    if let Some(notifying) = notifying {
+        notifying.abort();
+    }
     result
+}
+
+/// Listens at the admin address, if there is one.
+async fn listen(config: &Config, health: &Arc<Health>) -> Result<Option<Admin>, CommandError> {
+    let Some(admin) = &config.admin else {
+        return Ok(None);
+    };
+    let state = AdminState {
+        health: Arc::clone(health),
+    };
+    match Admin::listen(admin.listen, state).await {
+        Ok(admin) => {
+            tracing::info!(address = %admin.address, "the admin address is open");
+            Ok(Some(admin))
+        }
+        Err(error) => Err(CommandError::new(
+            Exit::Failed,
+            format!(
+                "`admin.listen`: cannot listen at `{}`: {error}",
+                admin.listen
+            ),
+            Some(match error.kind() {
+                std::io::ErrorKind::AddrInUse => {
+                    "another program, or another host, has this port: choose another in `admin.listen`"
+                }
+                _ => "choose another address in `admin.listen`",
+            }),
+        )),
+    }
 }
 
 async fn start_and_wait(
@@ -91,15 +139,14 @@ async fn start_and_wait(
     options: RunOptions,
     components: Vec<(HandlerConfig, Handler)>,
     store: Arc<Store>,
+    health: &Arc<Health>,
     drain_sender: &watch::Sender<bool>,
     drain: &mut watch::Receiver<bool>,
 ) -> Result<(), CommandError> {
-    let Some(mut connection) = migrated(&store, drain).await? else {
+    let handlers: Vec<&HandlerConfig> = components.iter().map(|(handler, _)| handler).collect();
+    let Some((mut connection, losable)) = migrated(&store, &handlers, health, drain).await? else {
         return Ok(());
     };
-    for (handler, _) in &components {
-        migrate_handler(&mut connection, store.kind(), handler).await?;
-    }
 
     let board = Arc::new(IdleBoard::default());
     let relay = relay_of(config, &store, &board);
@@ -109,7 +156,7 @@ async fn start_and_wait(
     let mut pipelines = JoinSet::new();
     let mut sources = Vec::new();
     for (handler, component) in components {
-        let Some(source) = connect_source(config, &handler, &store, drain).await? else {
+        let Some(source) = connect_source(config, &handler, &store, health, drain).await? else {
             return Ok(());
         };
         sweep_marks(&mut connection, &handler).await;
@@ -120,7 +167,8 @@ async fn start_and_wait(
             Arc::clone(&suspects),
         )
         .observed_by(options.observer.clone())
-        .relayed_by(waker.clone());
+        .relayed_by(waker.clone())
+        .reporting_to(Arc::clone(health));
         let context = Arc::new(context);
         contexts.push(Arc::clone(&context));
         sources.push((context, source));
@@ -139,6 +187,10 @@ async fn start_and_wait(
         );
         pipelines.spawn(pipeline::run(context, source, stop, drain.clone()));
     }
+    for sentence in losable {
+        tracing::warn!(store = %store.display(), "{sentence}");
+    }
+    health.consuming();
     tracing::info!(store = %store.display(), handlers = contexts.len(), "ready");
 
     let (done, is_done) = oneshot::channel();
@@ -171,16 +223,13 @@ async fn start_and_wait(
         }
         Ended::TooLate => {
             unmark_what_runs(&store, suspects.process()).await;
-            return Err(CommandError::new(
-                Exit::Failed,
-                format!(
-                    "messages were still running after `shutdown_grace` ({:?})",
-                    config.shutdown_grace
-                ),
-                Some(
-                    "nothing is lost: they are delivered again; raise `shutdown_grace` or lower `limits.time`",
-                ),
-            ));
+            // Their connections end with this process, and the database rolls back.
+            tracing::warn!(
+                grace = ?config.shutdown_grace,
+                hint = "raise `shutdown_grace` or lower `limits.time`",
+                "messages were still running after the grace; nothing is lost: they are rolled back and delivered again"
+            );
+            return Ok(());
         }
     }
     tracing::info!("drained");
@@ -334,24 +383,75 @@ pub(super) fn runtime(config: &Config) -> Result<Runtime, CommandError> {
     })
 }
 
-/// Waits for the database and brings hapax's own tables up to date. `None` when the drain came first.
+/// Why the store is not prepared.
+enum NotPrepared {
+    /// The database is away or busy: it is tried again.
+    Away(String),
+    /// Waiting won't help.
+    Refused(CommandError),
+}
+
+impl NotPrepared {
+    /// Tells what a wait can cure from what it can't.
+    fn of(error: StoreError, refused: impl FnOnce(StoreError) -> CommandError) -> Self {
+        match error {
+            StoreError::Unavailable(why) | StoreError::Busy(why) => Self::Away(why),
+            error => Self::Refused(refused(error)),
+        }
+    }
+}
+
+/// Brings hapax's own tables and those of the handlers up to date.
+async fn prepare(store: &Store, handlers: &[&HandlerConfig]) -> Result<Connection, NotPrepared> {
+    let mut connection = connect_and_migrate(store, "host").await.map_err(|error| {
+        NotPrepared::of(error, |error| {
+            CommandError::store("cannot prepare the store", &error)
+        })
+    })?;
+    for handler in handlers {
+        apply_migrations(&mut connection, store.kind(), handler).await?;
+    }
+    Ok(connection)
+}
+
+/// Waits for the database and brings hapax's own tables and those of the handlers up to date. Returns, too, what can lose data there; `None` when the drain
+/// came first.
 async fn migrated(
     store: &Store,
+    handlers: &[&HandlerConfig],
+    health: &Arc<Health>,
     drain: &mut watch::Receiver<bool>,
-) -> Result<Option<Connection>, CommandError> {
+) -> Result<Option<(Connection, Vec<String>)>, CommandError> {
+    let part = health.part("store");
     let mut news = News::default();
     loop {
-        match connect_and_migrate(store, "host").await {
-            Ok(connection) => return Ok(Some(connection)),
-            Err(StoreError::Unavailable(why) | StoreError::Busy(why)) => {
+        match prepare(store, handlers).await {
+            Ok(connection) => {
+                let losable = look_at_store(store).await?;
+                return Ok(Some((connection, losable)));
+            }
+            Err(NotPrepared::Away(why)) => {
+                part.down(&why);
                 if news.is_news(&why) {
                     tracing::warn!(why = %one_line(&why), "waiting for the database");
                 }
             }
-            Err(error) => return Err(CommandError::store("cannot prepare the store", &error)),
+            Err(NotPrepared::Refused(error)) => return Err(error),
         }
         if pause_or_drain(drain).await {
             return Ok(None);
+        }
+    }
+}
+
+/// Refuses a database that is reached in a way that breaks the promise. Returns what can lose data, a sentence each.
+async fn look_at_store(store: &Store) -> Result<Vec<String>, CommandError> {
+    match store.look().await {
+        Ok(losable) => Ok(losable),
+        Err(error @ StoreError::Unusable(_)) => Err(CommandError::store("`store.url`", &error)),
+        Err(error) => {
+            tracing::debug!(%error, "how the database is reached was not looked at");
+            Ok(Vec::new())
         }
     }
 }
@@ -370,15 +470,31 @@ pub(super) async fn migrate_handler(
     kind: crate::store::StoreKind,
     handler: &HandlerConfig,
 ) -> Result<(), CommandError> {
+    apply_migrations(connection, kind, handler)
+        .await
+        .map_err(|error| match error {
+            NotPrepared::Refused(error) => error,
+            NotPrepared::Away(why) => CommandError::store(
+                &format!("handler `{}`: migrations", handler.name),
+                &StoreError::Unavailable(why),
+            ),
+        })
+}
+
+async fn apply_migrations(
+    connection: &mut Connection,
+    kind: crate::store::StoreKind,
+    handler: &HandlerConfig,
+) -> Result<(), NotPrepared> {
     let Some(folder) = &handler.migrations else {
         return Ok(());
     };
     let migrations = handler_migrations::read(folder, kind).map_err(|(problem, hint)| {
-        CommandError::new(
+        NotPrepared::Refused(CommandError::new(
             Exit::Configuration,
             format!("handler `{}`: {problem}", handler.name),
             Some(&hint),
-        )
+        ))
     })?;
     match connection
         .apply_handler_migrations(&handler.name, &migrations)
@@ -391,7 +507,7 @@ pub(super) async fn migrate_handler(
         }
         // The message begins with the file's name, unless it is about hapax's own tables.
         Err(StoreError::Refused(error)) if error.message.starts_with('`') => {
-            Err(CommandError::new(
+            Err(NotPrepared::Refused(CommandError::new(
                 Exit::Configuration,
                 format!(
                     "handler `{}`: the database refuses the migration {}",
@@ -400,12 +516,11 @@ pub(super) async fn migrate_handler(
                 Some(
                     "correct the file: nothing of it was applied, and those before it stay applied",
                 ),
-            ))
+            )))
         }
-        Err(error) => Err(CommandError::store(
-            &format!("handler `{}`: migrations", handler.name),
-            &error,
-        )),
+        Err(error) => Err(NotPrepared::of(error, |error| {
+            CommandError::store(&format!("handler `{}`: migrations", handler.name), &error)
+        })),
     }
 }
 
@@ -413,6 +528,7 @@ async fn connect_source(
     config: &Config,
     handler: &HandlerConfig,
     store: &Arc<Store>,
+    health: &Arc<Health>,
     drain: &mut watch::Receiver<bool>,
 ) -> Result<Option<Box<dyn Source>>, CommandError> {
     let Some(source) = config.sources.get(&handler.source) else {
@@ -425,6 +541,10 @@ async fn connect_source(
             None,
         ));
     };
+    let part = health.part(match &source.kind {
+        SourceKind::Queue => "store".to_owned(),
+        SourceKind::JetStream(_) => format!("source {}", source.name),
+    });
     let mut news = News::default();
     loop {
         let connected: Result<Box<dyn Source>, SourceError> = match &source.kind {
@@ -436,8 +556,11 @@ async fn connect_source(
             }
         };
         match connected {
-            Ok(main) => {
-                let carried = Queue::new(Arc::clone(store), &Carried::queue(&handler.consumer));
+            Ok(mut main) => {
+                let mut carried = Queue::new(Arc::clone(store), &Carried::queue(&handler.consumer));
+                part.up();
+                main.report_to(part);
+                carried.report_to(health.part("store"));
                 return Ok(Some(Box::new(Merged::new(
                     &handler.name,
                     main,
@@ -446,6 +569,7 @@ async fn connect_source(
                 ))));
             }
             Err(SourceError::Unavailable(why)) => {
+                part.down(&why);
                 if news.is_news(&why) {
                     tracing::warn!(source = %source.name, why = %one_line(&why), "waiting for the source");
                 }

@@ -1,11 +1,14 @@
 //! Where published messages go, and how.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Duration;
 
 use super::checked::{SourceConfig, SourceKind};
+use super::connections::check_access;
 use super::handler::{Retry, check_retry};
 use super::section::Section;
+use crate::source::jetstream::Access;
 
 /// How long published rows are kept.
 const KEEP_DEFAULT: Duration = Duration::from_secs(24 * 60 * 60);
@@ -44,6 +47,8 @@ pub enum TargetKind {
     JetStream {
         /// `nats://host:port`; may hold credentials.
         url: String,
+        /// Who asks, and which certificates count.
+        access: Box<Access>,
     },
 }
 
@@ -85,6 +90,7 @@ pub(super) fn check_outbox(section: Option<Section<'_>>) -> OutboxConfig {
 }
 
 pub(super) fn check_target(
+    folder: &Path,
     name: &str,
     section: Section<'_>,
     sources: &BTreeMap<String, SourceConfig>,
@@ -121,10 +127,12 @@ pub(super) fn check_target(
         }
         "jetstream" => {
             let url = section.required_text("url", "write `url = \"nats://127.0.0.1:4222\"`");
+            let access = Box::new(check_access(folder, &section, url));
             url.and_then(|url| {
                 if url.starts_with("nats://") || url.starts_with("tls://") {
                     return Some(TargetKind::JetStream {
                         url: url.to_owned(),
+                        access,
                     });
                 }
                 section.problem(

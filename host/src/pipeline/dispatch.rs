@@ -12,6 +12,7 @@ use super::lane::Lane;
 use super::order::Ready;
 use crate::config::HandlerConfig;
 use crate::fault;
+use crate::health::PULSE_INTERVAL;
 use crate::idle::Seat;
 use crate::source::{Delivery, Source};
 
@@ -101,7 +102,9 @@ pub async fn run(
     // When each lane's batch has run for so long that nothing waits for it any more.
     let mut slow_from: Vec<Option<Instant>> = vec![None; lanes.len()];
     let mut result = Ok(());
+    let pulse = handler.health.pulse();
     loop {
+        pulse.beat();
         let mut gather = None;
         while let Some(lane) = free.last().copied() {
             let size = handler.sizes.next();
@@ -154,6 +157,7 @@ pub async fn run(
             // Dropped timers are made anew.
             () = sleep_until(waiting.next_due()) => ready.take_back(waiting.take_due(Instant::now())),
             () = sleep_until(gather), if gather.is_some() => {}
+            () = tokio::time::sleep(PULSE_INTERVAL) => {}
             () = sleep_until(source_pause), if source_pause.is_some() => source_pause = None,
             // `Source::next` says that dropping it loses nothing.
             fetched = source.next(room), if room > 0 && source_pause.is_none() => match fetched {
@@ -183,7 +187,10 @@ pub async fn run(
         }
     }
 
-    // Drain: what did not start goes back, what runs is finished.
+    drop(pulse);
+    // Drain: what did not start goes back, what runs is finished. First nothing more may come: what goes back would come
+    // to this host again.
+    source.stop().await;
     let now = Instant::now();
     let unrun = ready
         .into_deliveries()

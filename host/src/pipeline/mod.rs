@@ -25,6 +25,7 @@ use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::config::{ConflictPolicy, HandlerConfig};
 use crate::handler::{Called, Handler, Outgoing};
+use crate::health::Health;
 use crate::message::{Header, Message};
 use crate::relay::RelayWaker;
 use crate::store::{Baton, OutboxRow, Store, StoreError, Tx};
@@ -65,6 +66,8 @@ pub struct HandlerContext {
     suspects: Arc<Suspects>,
     observer: Option<BatchObserver>,
     relay: Option<RelayWaker>,
+    /// Is told of what is in the way.
+    health: Arc<Health>,
 }
 
 /// A lane's turn, until it is dropped.
@@ -97,6 +100,7 @@ impl HandlerContext {
             suspects,
             observer: None,
             relay: None,
+            health: Arc::default(),
         }
     }
 
@@ -111,6 +115,13 @@ impl HandlerContext {
     #[must_use]
     pub fn observed_by(mut self, observer: Option<BatchObserver>) -> Self {
         self.observer = observer;
+        self
+    }
+
+    /// Has `health` told of what is in the way.
+    #[must_use]
+    pub fn reporting_to(mut self, health: Arc<Health>) -> Self {
+        self.health = health;
         self
     }
 

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use crate::config::{TargetConfig, TargetKind};
 use crate::message::Header;
 use crate::news::News;
-use crate::source::jetstream::{NewMessage, PublishFailure, SubjectPublisher};
+use crate::source::jetstream::{Access, NewMessage, PublishFailure, SubjectPublisher};
 use crate::store::OutboxMessage;
 use crate::text::one_line;
 
@@ -32,6 +32,7 @@ enum Kind {
     },
     JetStream {
         url: String,
+        access: Box<Access>,
         publisher: Option<Box<SubjectPublisher>>,
     },
 }
@@ -64,8 +65,9 @@ impl Target {
                 TargetKind::Queue { queue } => Kind::Queue {
                     queue: queue.clone(),
                 },
-                TargetKind::JetStream { url } => Kind::JetStream {
+                TargetKind::JetStream { url, access } => Kind::JetStream {
                     url: url.clone(),
+                    access: access.clone(),
                     publisher: None,
                 },
             },
@@ -91,7 +93,12 @@ impl Target {
 
     /// Connects, unless it has done so or tried a moment ago. A connection that is lost later is made again by itself.
     pub(super) async fn connect(&mut self) {
-        let Kind::JetStream { url, publisher } = &mut self.kind else {
+        let Kind::JetStream {
+            url,
+            access,
+            publisher,
+        } = &mut self.kind
+        else {
             return;
         };
         let state = self
@@ -125,7 +132,7 @@ impl Target {
         {
             return;
         }
-        match SubjectPublisher::connect(url, "hapax relay").await {
+        match SubjectPublisher::connect(url, access, "hapax relay").await {
             Ok(connected) => {
                 *publisher = Some(Box::new(connected));
                 state.paused_until = None;

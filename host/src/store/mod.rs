@@ -123,6 +123,18 @@ impl Store {
         }
     }
 
+    /// Looks how the database is reached and kept: call it while one connection is idle. Returns what makes acknowledged
+    /// data losable, a sentence each.
+    ///
+    /// # Errors
+    /// `Unusable`: a pooler hands sessions from one transaction to the next. `Unavailable`: it could not be looked at now.
+    pub async fn look(&self) -> Result<Vec<String>, StoreError> {
+        match &self.target {
+            Target::Postgres(base) => postgres::look(base).await,
+            Target::Sqlite(_) => Ok(Vec::new()),
+        }
+    }
+
     /// Opens a connection. A SQLite file is made if it is missing; its folder must exist.
     ///
     /// # Errors

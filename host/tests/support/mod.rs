@@ -7,9 +7,11 @@
 )]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+pub mod certificates;
 pub mod database;
 pub mod host;
 pub mod nats;
+pub mod pgbouncer;
 pub mod postgres;
 pub mod proxy;
 pub mod scene;

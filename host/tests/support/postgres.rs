@@ -86,6 +86,33 @@ impl Postgres {
         self.server = Some(server);
     }
 
+    /// Writes a file that only the server and root may read, and returns its path.
+    pub fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.folder.path().join(name);
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        give(&path, self.login);
+        path
+    }
+
+    /// Changes settings with the next start.
+    pub fn set(&mut self, settings: &[(&str, &str)]) {
+        let settings = settings
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        self.settings.extend(settings);
+    }
+
+    /// The folder of its Unix socket, which is its own.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// A command that runs as the server's user.
+    pub fn command(&self, program: &Path) -> Command {
+        command_as(self.login, program)
+    }
+
     /// Kills the server with SIGKILL; its sessions end at once or soon after.
     pub fn kill(&mut self) {
         if let Some(mut server) = self.server.take() {

@@ -94,7 +94,8 @@ impl Scene {
             StoreKind::Sqlite => TestStore::empty_sqlite(),
         };
         let folder = TempDir::with_prefix("hapax-scene-").unwrap();
-        let nats = (source == SourceSort::JetStream).then(Nats::start);
+        // Room for payloads of 8 MiB.
+        let nats = (source == SourceSort::JetStream).then(|| Nats::start_with("max_payload: 16MB"));
         let mut config = format!("[store]\nurl = \"{}\"\n\n[sources.messages]\n", store.url);
         match &nats {
             None => config.push_str("kind = \"queue\"\n"),

@@ -8,6 +8,7 @@
 //! **Invariant**: the server's own give-up count is never used (`max_deliver` is unlimited): giving up is the
 //! pipeline's decision, and leaves a dead letter.
 
+mod access;
 mod connect;
 mod durable;
 mod epoch;
@@ -15,6 +16,7 @@ mod fetch;
 mod hand;
 mod in_order;
 mod publish;
+mod unreadable;
 
 use std::fmt;
 use std::sync::Arc;
@@ -25,7 +27,9 @@ use tokio::task::JoinSet;
 
 use super::desk::Desk;
 use super::{BoxFuture, Delivery, Source, SourceError};
+use crate::health::Part;
 use crate::message::Instant;
+pub use access::{Access, Login, Secret, Tls};
 use connect::Link;
 use fetch::Fetcher;
 use hand::Hand;
@@ -52,6 +56,8 @@ pub enum Start {
 pub struct JetStreamOptions {
     /// `nats://host:port`, several separated by commas; may hold `user:password@` or `token@`.
     pub url: String,
+    /// Who asks, and how the server's certificate is checked.
+    pub access: Access,
     /// The stream's name.
     pub stream: String,
     /// The consumer's filter, and the subjects of a stream that is created. Empty: no filter.
@@ -115,7 +121,12 @@ impl JetStream {
         for subject in &options.subjects {
             connect::check_filter(subject)?;
         }
-        let link = Link::connect(&options.url, &format!("hapax {}", options.consumer)).await?;
+        let link = Link::connect(
+            &options.url,
+            &options.access,
+            &format!("hapax {}", options.consumer),
+        )
+        .await?;
         let opened = durable::open(&link, options, None).await?;
         for difference in &opened.drift {
             tracing::warn!(
@@ -184,7 +195,11 @@ impl Source for JetStream {
         })
     }
 
-    fn close(&mut self) -> BoxFuture<'_, ()> {
+    fn report_to(&mut self, part: Part) {
+        self.desk.report_to(part);
+    }
+
+    fn stop(&mut self) -> BoxFuture<'_, ()> {
         Box::pin(async {
             if let Some(stop) = self.stop.take() {
                 // An error means that the task has ended already.
@@ -197,6 +212,12 @@ impl Source for JetStream {
                     tracing::debug!(%position, %error, "could not give a delivery back");
                 }
             }
+        })
+    }
+
+    fn close(&mut self) -> BoxFuture<'_, ()> {
+        Box::pin(async {
+            self.stop().await;
             self.keeping_alive.shutdown().await;
             if !self.link.is_connected() {
                 tracing::warn!(
@@ -230,7 +251,12 @@ impl Source for JetStream {
 pub async fn backlog(options: &JetStreamOptions) -> Result<u64, SourceError> {
     connect::check_name("stream", &options.stream)?;
     connect::check_name("consumer", &options.consumer)?;
-    let link = Link::connect(&options.url, &format!("hapax {}", options.consumer)).await?;
+    let link = Link::connect(
+        &options.url,
+        &options.access,
+        &format!("hapax {}", options.consumer),
+    )
+    .await?;
     if let Some(info) = durable::info(&link, options).await? {
         return Ok(durable::backlog_of(&info));
     }

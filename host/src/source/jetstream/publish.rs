@@ -24,6 +24,8 @@ const UNCONFIRMED_MAX: usize = 256;
 pub struct PublisherOptions {
     /// `nats://host:port`, several separated by commas; may hold `user:password@` or `token@`.
     pub url: String,
+    /// Who asks, and how the server's certificate is checked.
+    pub access: super::Access,
     /// The stream's name.
     pub stream: String,
     /// The subjects of a stream that is created.
@@ -81,7 +83,7 @@ impl JetStreamPublisher {
     /// As `JetStream::connect`.
     pub async fn connect(options: &PublisherOptions) -> Result<Self, SourceError> {
         connect::check_name("stream", &options.stream)?;
-        let link = Link::connect(&options.url, "hapax send").await?;
+        let link = Link::connect(&options.url, &options.access, "hapax send").await?;
         let info = link
             .stream(&options.stream, &options.subjects, options.create)
             .await?;
@@ -243,8 +245,12 @@ impl SubjectPublisher {
     ///
     /// # Errors
     /// As `JetStream::connect`.
-    pub async fn connect(url: &str, name: &str) -> Result<Self, SourceError> {
-        let link = Link::connect(url, name).await?;
+    pub async fn connect(
+        url: &str,
+        access: &super::Access,
+        name: &str,
+    ) -> Result<Self, SourceError> {
+        let link = Link::connect(url, access, name).await?;
         Ok(Self { link })
     }
 

@@ -24,6 +24,7 @@ mod started;
 mod statements;
 #[cfg(test)]
 mod tests;
+mod url;
 
 use std::collections::HashMap;
 
@@ -31,11 +32,12 @@ use futures_util::TryStreamExt as _;
 use sqlx::postgres::{PgConnectOptions, PgRow};
 use sqlx::{AssertSqlSafe, Either, PgConnection, Row as _};
 
-pub(super) use connect::{display, parse};
+pub(super) use connect::{display, look};
 use errors::Class;
 pub(super) use params::{is_decimal, is_uuid};
 use rows::RowSink;
 use statements::{Prepared, Statements};
+pub(super) use url::parse;
 
 use super::text::{clean_reason, headers_to_json, instant_to_text};
 use super::{
