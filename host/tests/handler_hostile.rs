@@ -220,8 +220,16 @@ async fn a_result_that_is_none_is_a_trap() {
 async fn a_lone_surrogate_in_a_text_is_a_trap() {
     // A rejection whose text is U+D800, as three bytes and as one unit.
     for (encoding, length, units) in [
-        (StringEncoding::UTF8, 3, "(i32.store (i32.const 3000) (i32.const 0x0080a0ed))"),
-        (StringEncoding::UTF16, 1, "(i32.store16 (i32.const 3000) (i32.const 0xd800))"),
+        (
+            StringEncoding::UTF8,
+            3,
+            "(i32.store (i32.const 3000) (i32.const 0x0080a0ed))",
+        ),
+        (
+            StringEncoding::UTF16,
+            1,
+            "(i32.store16 (i32.const 3000) (i32.const 0xd800))",
+        ),
     ] {
         let instructions = format!(
             "(i32.store8 (i32.const 2048) (i32.const 1)) (i32.store8 (i32.const 2056) (i32.const 1))
