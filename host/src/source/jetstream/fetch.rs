@@ -49,8 +49,6 @@ const TURNED_DOWN_PAUSE: Duration = Duration::from_millis(200);
 const TURNED_DOWN_MAX: u32 = 5;
 /// Two pulls that were cut off by a lost connection belong together if less than this, and two ack waits, lie between them.
 const CUTS_APART: Duration = Duration::from_secs(5);
-/// Answers for messages of a stream go to subjects that begin with this.
-const ACK_PREFIX: &str = "$JS.ACK.";
 /// How long the last messages of an ended subscription are waited for.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -337,13 +335,7 @@ impl Fetcher {
     }
 
     async fn receive(&mut self, message: Message) {
-        let is_stored = message
-            .reply
-            .as_ref()
-            .is_some_and(|reply| reply.starts_with(ACK_PREFIX));
         match message.status {
-            // Whoever published it may have written a status into it.
-            _ if is_stored => self.receive_message(message).await,
             Some(status) if status != StatusCode::OK => self.receive_status(status, &message),
             _ => self.receive_message(message).await,
         }
