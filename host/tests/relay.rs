@@ -761,7 +761,16 @@ async fn a_backlog_is_drained_by_index() {
     receiver.wait_for_stored(5_000).await;
     host.terminate();
     host.wait_well();
-    // The statistics came with the end of the host's sessions.
+    // The statistics come with the end of the host's sessions: before they say what it read for certain, they say nothing.
+    scene
+        .store
+        .probe()
+        .await
+        .wait_for(
+            "SELECT count(*) FROM pg_stat_user_indexes WHERE indexrelname = 'outbox_due' AND idx_tup_read >= 5000",
+            1,
+        )
+        .await;
     let read = scene.store.number(reads).await - before;
     assert!(
         read < 10_000,

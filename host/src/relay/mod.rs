@@ -84,7 +84,7 @@ pub struct Relay {
 
 struct Relayed {
     handler: RelayedHandler,
-    after_key: String,
+    from_key: String,
 }
 
 /// How a look for a handler's rows ended.
@@ -110,7 +110,7 @@ impl Relay {
                 .into_iter()
                 .map(|handler| Relayed {
                     handler,
-                    after_key: String::new(),
+                    from_key: String::new(),
                 })
                 .collect(),
             targets: targets
@@ -215,7 +215,7 @@ impl Relay {
                 .as_ref()
                 .is_some_and(|default| targets.contains(default)),
             targets,
-            after_key: relayed.after_key.clone(),
+            from_key: relayed.from_key.clone(),
             limit: self.settings.batch,
         }
     }
@@ -229,7 +229,7 @@ impl Relay {
         let Some(taken) = connection.take_outbox(&query).await? else {
             return Ok(Looked::Nothing);
         };
-        self.handlers[index].after_key = taken.after_key;
+        self.handlers[index].from_key = taken.from_key;
         if taken.messages.is_empty() {
             self.connection().await?.give_back_outbox().await?;
             return Ok(if taken.has_more {

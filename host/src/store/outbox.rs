@@ -4,7 +4,7 @@
 //! transaction that wrote its rows early may commit late.
 //! **Invariant**: rows of one consumer and key are taken by one host at a time, in the order of their numbers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::time::Duration;
 
@@ -26,8 +26,8 @@ pub struct OutboxQuery {
     pub targets: Vec<String>,
     /// Whether rows without a target may be taken: the handler's default can be reached.
     pub without_target: bool,
-    /// The key after which the look at keys begins, so that no key waits for others for ever; `""` for the first.
-    pub after_key: String,
+    /// Where the look at keys begins, so that no key waits for others for ever; `""`, which is a key too, for the first.
+    pub from_key: String,
     /// How many rows at the most.
     pub limit: u32,
 }
@@ -38,7 +38,7 @@ pub struct OutboxTaken {
     /// In the order of their numbers.
     pub messages: Vec<OutboxMessage>,
     /// Where the next look at keys begins.
-    pub after_key: String,
+    pub from_key: String,
     /// There may be more that could be taken now.
     pub has_more: bool,
 }
@@ -188,6 +188,16 @@ pub(super) struct Candidate {
     pub(super) may_leave: bool,
 }
 
+/// Returns where the look at keys goes on after one that gave `heads`, in order, and was asked for `limit`; `""` for the first key, and
+/// true then: all were seen.
+pub(super) fn next_key(heads: &[(String, i64)], limit: u32) -> (String, bool) {
+    match heads.last() {
+        // No key stands between: U+0000 is in none.
+        Some((key, _)) if heads.len() >= limit as usize => (format!("{key}\u{1}"), false),
+        _ => (String::new(), true),
+    }
+}
+
 /// Returns the numbers of the rows to take, in order: all without a key, and of each key those from its head (`heads`: key and
 /// number) up to the first that may not leave; no more bytes than `TAKEN_BYTES_MAX`.
 pub(super) fn chosen(
@@ -227,6 +237,27 @@ pub(super) fn chosen(
         })
         .map(|candidate| candidate.number)
         .collect()
+}
+
+/// Leaves of each key only what stands before the first row that was `wanted` and did not come: `key_of` names the keys of those that
+/// have one.
+pub(super) fn without_gaps(
+    messages: &mut Vec<OutboxMessage>,
+    wanted: &[i64],
+    key_of: &BTreeMap<i64, String>,
+) {
+    let came: BTreeSet<i64> = messages.iter().map(|message| message.number).collect();
+    let mut gaps: BTreeMap<&str, i64> = BTreeMap::new();
+    for number in wanted.iter().filter(|number| !came.contains(number)) {
+        if let Some(key) = key_of.get(number) {
+            let first = gaps.entry(key).or_insert(*number);
+            *first = (*first).min(*number);
+        }
+    }
+    messages.retain(|message| {
+        let gap = message.key.as_deref().and_then(|key| gaps.get(key));
+        gap.is_none_or(|gap| message.number < *gap)
+    });
 }
 
 /// What both databases offer for the outbox beside `Session`, whose rules hold here too.
@@ -420,6 +451,34 @@ mod tests {
         ];
         let without = vec![row(1, None, 1, true), row(7, None, 1, true)];
         assert_eq!(chosen(without, &heads, of_keys), [1, 2, 3, 5, 7]);
+    }
+
+    #[test]
+    fn behind_a_row_that_is_not_free_its_key_stays() {
+        let message = |number, key: Option<&str>| OutboxMessage {
+            number,
+            id: String::new(),
+            target: None,
+            subject: String::new(),
+            key: key.map(str::to_owned),
+            headers: Vec::new(),
+            content_type: None,
+            payload: Bytes::new(),
+            attempts: 0,
+        };
+        // 2 and 5 of `a` and 7, which has no key, are in other hands.
+        let mut messages = vec![
+            message(1, Some("a")),
+            message(3, None),
+            message(4, Some("b")),
+            message(6, Some("a")),
+        ];
+        let key_of = [(1, "a"), (2, "a"), (4, "b"), (5, "a"), (6, "a")]
+            .map(|(number, key)| (number, key.to_owned()))
+            .into();
+        without_gaps(&mut messages, &[1, 2, 3, 4, 5, 6, 7], &key_of);
+        let numbers: Vec<i64> = messages.iter().map(|message| message.number).collect();
+        assert_eq!(numbers, [1, 3, 4]);
     }
 
     #[test]

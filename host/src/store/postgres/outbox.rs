@@ -8,7 +8,7 @@ use sqlx::{AssertSqlSafe, Row as _};
 
 use super::PostgresSession;
 use crate::message::{Instant, MessageId};
-use crate::store::outbox::{Candidate, OutboxSession, chosen};
+use crate::store::outbox::{Candidate, OutboxSession, chosen, next_key, without_gaps};
 use crate::store::text::{clean_reason, headers_from_json, instant_from_microseconds};
 use crate::store::{
     OutboxCounts, OutboxFilter, OutboxMarks, OutboxMessage, OutboxQuery, OutboxState, OutboxTaken,
@@ -21,10 +21,10 @@ const WITHOUT_KEY: &str = "SELECT number, octet_length(payload)::bigint FROM hap
          AND (target = ANY ($2) OR ($3 AND target IS NULL)) \
      ORDER BY due_at, number LIMIT $4 FOR UPDATE SKIP LOCKED";
 
-/// The first row of each key after `$2`, found by going from key to key in the index, however many rows each has.
+/// The first row of each key from `$2` on, found by going from key to key in the index, however many rows each has.
 const HEADS: &str = "WITH RECURSIVE heads (key, number) AS ( \
          (SELECT key, number FROM hapax.outbox \
-          WHERE consumer = $1 AND key > $2 AND key IS NOT NULL AND published_at IS NULL AND parked_at IS NULL \
+          WHERE consumer = $1 AND key >= $2 AND key IS NOT NULL AND published_at IS NULL AND parked_at IS NULL \
           ORDER BY key, number LIMIT 1) \
          UNION ALL \
          SELECT later.key, later.number FROM heads CROSS JOIN LATERAL \
@@ -39,7 +39,7 @@ const LOCK_HEADS: &str = "SELECT key, number FROM hapax.outbox \
          AND (target = ANY ($2) OR ($3 AND target IS NULL)) \
      ORDER BY number FOR UPDATE SKIP LOCKED";
 
-/// The first rows of keys, in order. Whoever holds the lock of a key's head has the rows behind it, too.
+/// The first rows of keys, in order, not locked yet.
 const OF_KEYS: &str = "SELECT of_key.number, of_key.key, of_key.bytes, of_key.may_leave \
      FROM unnest($2::text[]) AS head (key) CROSS JOIN LATERAL \
          (SELECT number, key, octet_length(payload)::bigint AS bytes, \
@@ -123,18 +123,14 @@ impl PostgresSession {
             .await?;
         let heads: Vec<(String, i64)> = sqlx::query_as(HEADS)
             .bind(&query.consumer)
-            .bind(&query.after_key)
+            .bind(&query.from_key)
             .bind(limit)
             .fetch_all(&mut self.connection)
             .await?;
-        let all_keys_seen = heads.len() < query.limit as usize;
-        // The last key of all comes before the first one.
-        let after_key = match heads.last() {
-            Some((key, _)) if !all_keys_seen => key.clone(),
-            _ => String::new(),
-        };
+        let (from_key, all_keys_seen) = next_key(&heads, query.limit);
         let mut locked: BTreeMap<String, i64> = BTreeMap::new();
         let mut of_keys = Vec::new();
+        let mut key_of: BTreeMap<i64, String> = BTreeMap::new();
         if !heads.is_empty() {
             let numbers: Vec<i64> = heads.iter().map(|(_, number)| *number).collect();
             let rows: Vec<(String, i64)> = sqlx::query_as(LOCK_HEADS)
@@ -156,6 +152,10 @@ impl PostgresSession {
                 .bind(of_each)
                 .fetch_all(&mut self.connection)
                 .await?;
+            key_of.extend(
+                rows.iter()
+                    .filter_map(|(number, key, ..)| Some((*number, key.clone()?))),
+            );
             of_keys.extend(
                 rows.into_iter()
                     .map(|(number, key, bytes, may_leave)| Candidate {
@@ -178,8 +178,12 @@ impl PostgresSession {
         let numbers = chosen(without_key, &locked, of_keys);
         let mut messages = Vec::with_capacity(numbers.len());
         if !numbers.is_empty() {
+            // The lock of a key's head is not enough: a row that comes into sight with a smaller number (a late commit, one that
+            // is published again) is the head for the next host, and the rows behind it are still in the hands of the first.
             let rows = sqlx::query(AssertSqlSafe(format!(
-                "SELECT {MESSAGE_COLUMNS} FROM hapax.outbox WHERE number = ANY ($1) ORDER BY number"
+                "SELECT {MESSAGE_COLUMNS} FROM hapax.outbox \
+                 WHERE number = ANY ($1) AND published_at IS NULL AND parked_at IS NULL \
+                 ORDER BY number FOR UPDATE SKIP LOCKED"
             )))
             .bind(&numbers)
             .fetch_all(&mut self.connection)
@@ -187,11 +191,12 @@ impl PostgresSession {
             for row in &rows {
                 messages.push(read_message(row)?);
             }
+            without_gaps(&mut messages, &numbers, &key_of);
         }
         Ok(OutboxTaken {
             has_more: !all_keys_seen || !messages.is_empty(),
             messages,
-            after_key,
+            from_key,
         })
     }
 

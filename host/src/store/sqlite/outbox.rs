@@ -9,7 +9,7 @@ use sqlx::{AssertSqlSafe, Row as _};
 use super::SqliteSession;
 use super::started::{NOW, lock_file};
 use crate::message::{Instant, MessageId};
-use crate::store::outbox::{Candidate, OutboxSession, chosen};
+use crate::store::outbox::{Candidate, OutboxSession, chosen, next_key};
 use crate::store::text::{clean_reason, headers_from_json, instant_from_text};
 use crate::store::{
     OutboxCounts, OutboxFilter, OutboxMarks, OutboxMessage, OutboxQuery, OutboxState, OutboxTaken,
@@ -19,6 +19,25 @@ use crate::store::{
 /// True of rows whose target can be reached: `?2` is a JSON list, `?3` says whether none is one that can.
 const REACHABLE: &str = "(target IN (SELECT value FROM json_each(?2)) OR (?3 AND target IS NULL))";
 const OPEN: &str = "published_at IS NULL AND parked_at IS NULL";
+
+/// Selects the first row of each key for which `from` is true, at most `limit` keys. It goes from key to key in the index, however many rows each
+/// has: grouping them would read all that stand behind a row that waits, again at each look.
+fn heads(from: &str, limit: &str) -> String {
+    format!(
+        "WITH RECURSIVE heads (key) AS ( \
+             SELECT (SELECT key FROM hapax_outbox \
+                     WHERE consumer = ?1 AND {from} AND key IS NOT NULL AND {OPEN} ORDER BY key LIMIT 1) \
+             UNION ALL \
+             SELECT (SELECT later.key FROM hapax_outbox AS later \
+                     WHERE later.consumer = ?1 AND later.key > heads.key AND later.key IS NOT NULL AND {OPEN} \
+                     ORDER BY later.key LIMIT 1) \
+             FROM heads WHERE heads.key IS NOT NULL LIMIT {limit} \
+         ) SELECT key, (SELECT first.number FROM hapax_outbox AS first \
+                        WHERE first.consumer = ?1 AND first.key = heads.key AND first.key IS NOT NULL AND {OPEN} \
+                        ORDER BY first.number LIMIT 1) AS number \
+         FROM heads WHERE key IS NOT NULL"
+    )
+}
 
 const MESSAGE_COLUMNS: &str =
     "number, id, target, subject, key, headers, content_type, payload, attempts";
@@ -100,21 +119,13 @@ impl SqliteSession {
         .bind(limit)
         .fetch_all(&mut self.connection)
         .await?;
-        // Grouped along the index, so that the look ends with the last key that is wanted.
-        let heads: Vec<(String, i64)> = sqlx::query_as(AssertSqlSafe(format!(
-            "SELECT key, min(number) FROM hapax_outbox \
-             WHERE consumer = ?1 AND key > ?2 AND key IS NOT NULL AND {OPEN} GROUP BY key ORDER BY key LIMIT ?3"
-        )))
-        .bind(&query.consumer)
-        .bind(&query.after_key)
-        .bind(limit)
-        .fetch_all(&mut self.connection)
-        .await?;
-        let all_keys_seen = heads.len() < query.limit as usize;
-        let after_key = match heads.last() {
-            Some((key, _)) if !all_keys_seen => key.clone(),
-            _ => String::new(),
-        };
+        let heads: Vec<(String, i64)> = sqlx::query_as(AssertSqlSafe(heads("key >= ?2", "?3")))
+            .bind(&query.consumer)
+            .bind(&query.from_key)
+            .bind(limit)
+            .fetch_all(&mut self.connection)
+            .await?;
+        let (from_key, all_keys_seen) = next_key(&heads, query.limit);
         let of_each = (limit / i64::try_from(heads.len()).unwrap_or(1).max(1)).max(1);
         let mut of_keys = Vec::new();
         for (key, _) in &heads {
@@ -162,7 +173,7 @@ impl SqliteSession {
         Ok(OutboxTaken {
             has_more: !all_keys_seen || !messages.is_empty(),
             messages,
-            after_key,
+            from_key,
         })
     }
 
@@ -255,9 +266,9 @@ impl OutboxSession for SqliteSession {
         sqlx::query_scalar(AssertSqlSafe(format!(
             "SELECT EXISTS (SELECT 1 FROM hapax_outbox WHERE consumer = ?1 AND key IS NULL AND {OPEN} \
                  AND (due_at <= {NOW} OR attempts > 0) AND {REACHABLE}) \
-             OR EXISTS (SELECT 1 FROM (SELECT min(number) AS number FROM hapax_outbox \
-                     WHERE consumer = ?1 AND key IS NOT NULL AND {OPEN} GROUP BY key) \
-                 JOIN hapax_outbox USING (number) WHERE (due_at <= {NOW} OR attempts > 0) AND {REACHABLE})"
+             OR EXISTS (SELECT 1 FROM ({}) AS head \
+                 JOIN hapax_outbox USING (number) WHERE (due_at <= {NOW} OR attempts > 0) AND {REACHABLE})",
+            heads("true", "-1"),
         )))
         .bind(&query.consumer)
         .bind(json(&query.targets))
@@ -365,5 +376,76 @@ impl OutboxSession for SqliteSession {
         .fetch_all(&mut self.connection)
         .await
         .map_err(|error| self.host_error(&error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
+    use sqlx::{ConnectOptions as _, Connection as _};
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::store::SessionOptions;
+
+    /// How many steps of SQLite's machine a statement for the consumer `c` takes, and how many rows it gives.
+    async fn steps_of(connection: &mut SqliteConnection, sql: String) -> (u64, usize) {
+        let steps = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&steps);
+        let mut handle = connection.lock_handle().await.unwrap();
+        handle.set_progress_handler(1, move || {
+            counted.fetch_add(1, Ordering::Relaxed);
+            true
+        });
+        drop(handle);
+        let rows = sqlx::query(AssertSqlSafe(sql))
+            .bind("c")
+            .bind("")
+            .bind(200)
+            .fetch_all(&mut *connection)
+            .await
+            .unwrap();
+        connection
+            .lock_handle()
+            .await
+            .unwrap()
+            .remove_progress_handler();
+        (steps.load(Ordering::Relaxed), rows.len())
+    }
+
+    #[tokio::test]
+    async fn the_look_at_keys_does_not_read_what_stands_behind_a_waiting_row() {
+        let folder = TempDir::with_prefix("hapax-sqlite-").unwrap();
+        let path = folder.path().join("hapax.db");
+        let options = SessionOptions {
+            purpose: "test".into(),
+            statement_timeout: Some(Duration::from_secs(60)),
+            lock_timeout: Duration::from_secs(20),
+            idle_in_transaction: Duration::from_secs(60),
+        };
+        let mut session = SqliteSession::connect(&path, &options).await.unwrap();
+        session.migrate().await.unwrap();
+        let mut probe = SqliteConnectOptions::new()
+            .filename(&path)
+            .connect()
+            .await
+            .unwrap();
+        // 20 keys of one row each, and one with all others, of which the first waits.
+        sqlx::query(
+            "INSERT INTO hapax_outbox (id, consumer, message_id, ordinal, target, subject, key, headers, payload, due_at) \
+             WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 100000) \
+             SELECT 'r' || n, 'c', 'm', n, 't', 's', CASE WHEN n % 5000 = 0 THEN 'b' || n ELSE 'a' END, '[]', x'', \
+                 CASE WHEN n = 1 THEN '9999' ELSE '' END FROM n",
+        )
+        .execute(&mut probe)
+        .await
+        .unwrap();
+        let (steps, keys) = steps_of(&mut probe, heads("key >= ?2", "?3")).await;
+        assert_eq!(keys, 21);
+        assert!(steps < 10_000, "{steps} steps");
+        probe.close().await.unwrap();
     }
 }
