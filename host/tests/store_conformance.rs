@@ -1393,7 +1393,7 @@ mod cases {
         );
         assert_eq!(
             error.to_string(),
-            "the schema of the store has version 7000, newer than version 1 of this binary"
+            "the schema of the store has version 7000, newer than version 2 of this binary"
         );
         test.run(&format!("UPDATE {} SET value = 'x'", test.table("meta")))
             .await;

@@ -29,6 +29,9 @@ impl Place {
             })
             .await
             .unwrap();
+        // A stream with a past: where a durable begins makes a difference.
+        let past = jetstream.publish("s.one", "".into()).await.unwrap();
+        past.await.unwrap();
         let folder = TempDir::with_prefix("hapax-durables-").unwrap();
         let config = format!(
             "[store]\nurl = \"sqlite:hapax.db\"\n[sources.s]\nkind = \"jetstream\"\nurl = \"{}\"\nstream = \"S\"\n\

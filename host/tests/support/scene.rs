@@ -271,7 +271,7 @@ impl Scene {
         let started = Instant::now();
         while self.pending().await > 0 {
             assert!(
-                started.elapsed() < Duration::from_secs(60),
+                started.elapsed() < Duration::from_secs(120),
                 "messages stay in the source"
             );
             tokio::time::sleep(Duration::from_millis(20)).await;

@@ -363,8 +363,9 @@ fn durable_drift(options: &JetStreamOptions, info: &consumer::Info) -> Vec<Strin
         DeliverPolicy::ByStartSequence { start_sequence } => format!("sequence {start_sequence}"),
         DeliverPolicy::Last | DeliverPolicy::LastPerSubject => "the last message".to_owned(),
     };
-    // Once something was delivered it does not count any more where it began.
-    if info.delivered.stream_sequence == 0
+    // Once something was delivered it does not count any more where it began. The stream's sequence says nothing of that: a durable that
+    // begins at new messages counts those before it as delivered.
+    if info.delivered.consumer_sequence == 0
         && let Ok(wanted) = deliver_policy(options)
         && begins(&wanted) != begins(&config.deliver_policy)
     {

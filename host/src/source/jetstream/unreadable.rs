@@ -68,6 +68,12 @@ pub(super) async fn find(
                 ));
             }
         };
+        let Some(payload) = from_base64(&message.payload) else {
+            return Err(SourceError::Unavailable(format!(
+                "message {sequence} of stream `{}` came without a payload that can be read",
+                options.stream
+            )));
+        };
         let Some(raw) = message.headers.as_deref().and_then(from_base64) else {
             continue;
         };
@@ -76,7 +82,7 @@ pub(super) async fn find(
         }
         // Only the stream's sequence counts in an answer; the rest has to be possible.
         let reply = format!(
-            "$JS.ACK.{}.{}.2.{sequence}.{}.{}.0",
+            "$JS.ACK.{}.{}.3.{sequence}.{}.{}.0",
             options.stream,
             options.consumer,
             info.delivered.consumer_sequence,
@@ -91,13 +97,14 @@ pub(super) async fn find(
         found.push(Arrived {
             subject: message.subject,
             headers: parse(&raw),
-            payload: Bytes::from(from_base64(&message.payload).unwrap_or_default()),
+            payload: Bytes::from(payload),
             published: Instant {
                 seconds: message.time.unix_timestamp(),
                 nanoseconds: message.time.microsecond() * 1000,
             },
             reply: Subject::from(reply),
-            delivered: 2,
+            // How often it was is not known, and what cuts connections may do more: it runs alone.
+            delivered: 3,
             stream_sequence: sequence,
             consumer_sequence: info.delivered.consumer_sequence,
         });
