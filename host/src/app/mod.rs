@@ -7,6 +7,7 @@ mod dead_letters;
 mod demo;
 mod handler_migrations;
 mod outbox;
+mod prepare;
 mod run;
 mod send;
 mod status;

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use super::{HANDLER, SOURCE, bug};
 use crate::app::check::load;
-use crate::app::run::{migrate_handler, runtime};
+use crate::app::prepare::migrate_handler;
+use crate::app::run::runtime;
 use crate::app::{NewMessage, connect_and_migrate};
 use crate::config::Config;
 use crate::exit::{CommandError, Exit};
