@@ -507,18 +507,18 @@ async fn values_go_to_the_database_and_back() {
 }
 
 #[tokio::test]
-async fn what_does_not_work_yet_says_so_and_touches_nothing() {
+async fn what_does_not_fit_says_so_and_touches_nothing() {
     let database = Database::new().await;
     let called = database
         .call(
             &handler(limits()),
             json!([
-                {"query": "SELECT $1", "params": [{"date": {"year": 2024, "month": 1, "day": 1}}], "expect_error": "unsupported"},
+                {"query": "SELECT $1", "params": [{"date": {"year": 2024, "month": 1, "day": 32}}], "expect_error": "data.invalid"},
                 {"query": "SELECT $1, $2", "params": [{"int64": 1}, {"text_array": ["a"]}],
-                 "expect_error": "unsupported", "record": {"table": "notes", "key": "error"}},
+                 "expect_error": "type.mismatch", "record": {"table": "notes", "key": "error"}},
                 {"query": "SELECT $1", "params": [{"undecoded": {"type_name": "x", "bytes_hex": "00"}}], "expect_error": "invalid.param"},
                 {"query": "SELECT $1", "params": [{"instant": {"seconds": 1, "nanoseconds": 1_000_000_000}}], "expect_error": "invalid.param"},
-                {"cursor": "SELECT 1", "expect_error": "unsupported"},
+                {"cursor": "SELECT 1", "fetch": 0, "expect_error": "invalid.max-rows"},
                 // None of these has touched the transaction.
                 {"execute": "INSERT INTO notes VALUES ('k', 'v')", "expect_count": 1},
             ]),
@@ -537,7 +537,7 @@ async fn what_does_not_work_yet_says_so_and_touches_nothing() {
     assert_eq!(error["error"]["param"], 2);
     assert_eq!(
         error["error"]["message"],
-        "parameter $2: a `text-array` is not supported by this host yet"
+        "parameter $2: SQLite has no arrays, and this is a text-array"
     );
 }
 

@@ -264,6 +264,57 @@ verbatim! {
     Interval "an interval"
 }
 
+/// Arrays of one dimension. Without `Option` an element that is NULL is none of the wanted.
+macro_rules! arrays {
+    ($($case:ident $type:ty, $wanted:literal: $element:ident => $value:expr;)*) => {
+        $(
+            impl FromValue for Vec<Option<$type>> {
+                const WANTED: &'static str = $wanted;
+
+                fn from_value(value: &Value) -> Option<Self> {
+                    let Value::$case(array) = value else {
+                        return None;
+                    };
+                    array
+                        .iter()
+                        .map(|element| match element {
+                            None => Some(None),
+                            Some($element) => $value.map(Some),
+                        })
+                        .collect()
+                }
+            }
+
+            impl FromValue for Vec<$type> {
+                const WANTED: &'static str = $wanted;
+
+                fn from_value(value: &Value) -> Option<Self> {
+                    let array = Vec::<Option<$type>>::from_value(value)?;
+                    array.into_iter().collect()
+                }
+            }
+        )*
+    };
+}
+
+arrays! {
+    BooleanArray bool, "an array of booleans": element => Some(*element);
+    Int64Array i16, "an array of 16-bit integers": element => i16::try_from(*element).ok();
+    Int64Array i32, "an array of 32-bit integers": element => i32::try_from(*element).ok();
+    Int64Array i64, "an array of 64-bit integers": element => Some(*element);
+    Float64Array f64, "an array of floating-point numbers": element => Some(*element);
+    TextArray String, "an array of texts": element => Some(element.clone());
+    BytesArray Vec<u8>, "an array of bytes": element => Some(element.clone());
+    DecimalArray Decimal, "an array of decimals": element => Some(Decimal(element.clone()));
+    DateArray Date, "an array of dates": element => Some(*element);
+    TimeArray Time, "an array of times of day": element => Some(*element);
+    TimestampArray Timestamp, "an array of timestamps": element => Some(*element);
+    InstantArray Instant, "an array of moments": element => Some(*element);
+    IntervalArray Interval, "an array of intervals": element => Some(*element);
+    UuidArray Uuid, "an array of UUIDs": element => Some(Uuid(element.clone()));
+    JsonArray Json, "an array of JSON": element => Some(Json(element.clone()));
+}
+
 /// Returns the integer that a decimal without a fraction (`5`, `-5.00`) is.
 fn whole_number(text: &str) -> Option<i64> {
     match text.split_once('.') {
@@ -347,6 +398,20 @@ mod tests {
                 nanoseconds: 0
             })
         );
+    }
+
+    #[test]
+    fn arrays_are_read_whole_or_not_at_all() {
+        let array = Value::Int64Array(vec![Some(1), None]);
+        assert_eq!(
+            Vec::<Option<i64>>::from_value(&array),
+            Some(vec![Some(1), None])
+        );
+        assert_eq!(Vec::<i64>::from_value(&array), None);
+        let large = Value::Int64Array(vec![Some(1), Some(40_000)]);
+        assert_eq!(Vec::<i32>::from_value(&large), Some(vec![1, 40_000]));
+        assert_eq!(Vec::<i16>::from_value(&large), None);
+        assert_eq!(Vec::<String>::from_value(&large), None);
     }
 
     #[test]

@@ -370,17 +370,35 @@ impl Savepoint {
     }
 }
 
-/// Opens a query whose rows are fetched in portions; other calls may be made meanwhile.
+/// Opens a query whose rows are fetched in portions, for more of them than fit into the handler's memory; other calls may be made
+/// meanwhile. The rows are those of this moment, whatever is written later.
+///
+/// ```no_run
+/// # use hapax_guest::{Failure, params, sql};
+/// # fn f() -> Result<(), Failure> {
+/// for account in sql::open_cursor("SELECT id, balance FROM accounts ORDER BY id", &[])?.rows() {
+///     let account = account?;
+///     let interest = account.get::<i64>("balance")? / 100;
+///     sql::execute(
+///         "UPDATE accounts SET balance = balance + $1 WHERE id = $2",
+///         &params![interest, account.get::<String>("id")?],
+///     )?;
+/// }
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
-/// As [`execute`].
+/// As [`execute`]; [`Code::Limit`] if too many are open; [`Code::Denied`] if the statement changes rows.
 pub fn open_cursor(statement: &str, params: &[Value]) -> Result<Cursor, Error> {
     let cursor = host::open_cursor(statement, params).map_err(Error::from_wit)?;
     let columns = cursor.columns().into();
     Ok(Cursor { cursor, columns })
 }
 
-/// A query whose rows are fetched in portions. It ends when dropped.
+/// A query whose rows are fetched in portions.
+///
+/// It ends when dropped, and when a savepoint that was begun before it is rolled back.
 #[derive(Debug)]
 pub struct Cursor {
     cursor: host::Cursor,
@@ -393,15 +411,60 @@ impl Cursor {
         &self.columns
     }
 
-    /// Returns the next rows, 1 to `rows_max` of them; none after the last.
+    /// Returns the next rows, 1 to `rows_max` of them, fewer also where they are large; none after the last.
     ///
     /// # Errors
-    /// As [`execute`], or `rows_max` is 0.
+    /// As [`execute`], or `rows_max` is 0; `cursor.ended` if it has ended.
     pub fn fetch(&self, rows_max: u32) -> Result<Rows, Error> {
         let rows = self.cursor.fetch(rows_max).map_err(Error::from_wit)?;
         Ok(Rows::new(Rc::clone(&self.columns), rows))
     }
+
+    /// Returns the rows that are left, one by one; they are fetched as needed.
+    pub fn rows(self) -> CursorRows {
+        CursorRows {
+            portion: Vec::new().into_iter(),
+            cursor: Some(self),
+        }
+    }
 }
+
+/// The rows that are asked for at a time by [`CursorRows`].
+const PORTION_ROWS: u32 = 256;
+
+/// The rows of a [`Cursor`]. After an error there are no more.
+#[derive(Debug)]
+pub struct CursorRows {
+    portion: std::vec::IntoIter<Row>,
+    /// Dropped after the last row, so that its place is free for another.
+    cursor: Option<Cursor>,
+}
+
+impl Iterator for CursorRows {
+    type Item = Result<Row, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if let Some(row) = self.portion.next() {
+            return Some(Ok(row));
+        }
+        match self.cursor.as_ref()?.fetch(PORTION_ROWS) {
+            Ok(rows) if rows.is_empty() => {
+                self.cursor = None;
+                None
+            }
+            Ok(rows) => {
+                self.portion = rows.into_iter();
+                self.portion.next().map(Ok)
+            }
+            Err(error) => {
+                self.cursor = None;
+                Some(Err(error))
+            }
+        }
+    }
+}
+
+impl std::iter::FusedIterator for CursorRows {}
 
 #[cfg(test)]
 pub(crate) mod tests {

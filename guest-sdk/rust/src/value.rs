@@ -109,6 +109,57 @@ to_value! {
     Interval: self => Value::Interval(*self);
 }
 
+/// Arrays of one dimension, with and without NULL among their elements (PostgreSQL only).
+macro_rules! array_to_value {
+    ($($case:ident $type:ty: $element:ident => $value:expr;)*) => {
+        $(
+            impl ToValue for [$type] {
+                fn to_value(&self) -> Value {
+                    Value::$case(self.iter().map(|$element| Some($value)).collect())
+                }
+            }
+
+            impl ToValue for [Option<$type>] {
+                fn to_value(&self) -> Value {
+                    let element = |$element: &$type| $value;
+                    Value::$case(self.iter().map(|value| value.as_ref().map(element)).collect())
+                }
+            }
+
+            impl ToValue for Vec<$type> {
+                fn to_value(&self) -> Value {
+                    self.as_slice().to_value()
+                }
+            }
+
+            impl ToValue for Vec<Option<$type>> {
+                fn to_value(&self) -> Value {
+                    self.as_slice().to_value()
+                }
+            }
+        )*
+    };
+}
+
+array_to_value! {
+    BooleanArray bool: element => *element;
+    Int64Array i16: element => i64::from(*element);
+    Int64Array i32: element => i64::from(*element);
+    Int64Array i64: element => *element;
+    Float64Array f64: element => *element;
+    TextArray String: element => element.clone();
+    TextArray &str: element => (*element).to_owned();
+    BytesArray Vec<u8>: element => element.clone();
+    DecimalArray Decimal: element => element.0.clone();
+    DateArray Date: element => *element;
+    TimeArray Time: element => *element;
+    TimestampArray Timestamp: element => *element;
+    InstantArray Instant: element => *element;
+    IntervalArray Interval: element => *element;
+    UuidArray Uuid: element => element.0.clone();
+    JsonArray Json: element => element.0.clone();
+}
+
 impl<const N: usize> ToValue for [u8; N] {
     fn to_value(&self) -> Value {
         Value::Bytes(self.to_vec())
@@ -184,5 +235,13 @@ mod tests {
             ]
         );
         assert_eq!(params![], []);
+        assert_eq!(
+            params![vec![1_i64, 2], vec![Some("a"), None], &[true][..]],
+            [
+                Value::Int64Array(vec![Some(1), Some(2)]),
+                Value::TextArray(vec![Some("a".to_owned()), None]),
+                Value::BooleanArray(vec![Some(true)]),
+            ]
+        );
     }
 }

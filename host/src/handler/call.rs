@@ -3,6 +3,7 @@
 //! **Invariant**: the call's `Tx` is in the wasm store during the call, comes back from it in whatever way the call ends, and is
 //! closed if it can be in the middle of a statement.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -136,6 +137,7 @@ impl Handler {
             limiter: Limiter::new(limits.memory_bytes),
             outbox: Outbox::in_generation(generation),
             log: LogLines::new(&self.options.name, message.id.as_str(), attempt),
+            cursor_columns: HashMap::new(),
             sql_called: false,
             executed: 0,
         };
@@ -177,7 +179,11 @@ impl Handler {
                 };
                 (None, verdict)
             }
-            Ok(Ok(Ok(()))) => (Some(state.tx), Verdict::Ok),
+            Ok(Ok(Ok(()))) => {
+                let mut tx = state.tx;
+                tx.close_cursors().await;
+                (Some(tx), Verdict::Ok)
+            }
             Ok(Ok(Err(failure))) => (Some(state.tx), lift_failure(failure)),
             Ok(Err(stopped)) => {
                 let verdict = self.classify(&stopped, &state.limiter, state.log.last_words());

@@ -13,6 +13,7 @@ mod outbox;
 mod sql;
 mod state;
 mod text;
+mod value;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -1,21 +1,23 @@
 //! `hapax:handler/sql`: statements inside the delivery's own transaction.
 //!
 //! **Invariant**: works on the `Tx` that the call's wasm store owns and on nothing else; there is no pool to reach.
-//! **Invariant**: what does not work yet answers `unsupported` and touches nothing.
 
 use wasmtime::component::Resource;
 
 use super::bindings::hapax::handler::{sql, types};
 use super::state::State;
-use super::text;
+use super::{text, value};
 use crate::fault;
-use crate::message::Instant;
-use crate::store::{ResultSet, Savepoint, SqlError, Value};
+use crate::store::{Column, Cursor, FetchLimits, ResultSet, Savepoint, SqlError, Value};
 
 /// The longest statement, in bytes.
 pub const STATEMENT_BYTES_MAX: usize = 1 << 20;
 /// The most parameters of one statement: PostgreSQL's protocol counts them in 16 bits.
 pub const PARAMS_MAX: usize = 65_535;
+
+/// With so many bytes of rows a cursor's portion is full, whatever number of rows was asked for. A handler with little memory
+/// gets less.
+const PORTION_BYTES: usize = 4 << 20;
 
 /// A database can put a whole value into its message.
 const ERROR_TEXT_BYTES_MAX: usize = 16 << 10;
@@ -83,13 +85,22 @@ impl sql::Host for State {
 
     async fn open_cursor(
         &mut self,
-        _statement: String,
-        _params: Vec<sql::Value>,
+        statement: String,
+        params: Vec<sql::Value>,
     ) -> wasmtime::Result<Result<Resource<sql::Cursor>, types::Error>> {
-        Ok(Err(lower_error(unsupported(
-            "`open-cursor`",
-            "call `query` with LIMIT, for one portion after the other",
-        ))))
+        let params = match lift(&statement, params) {
+            Ok(params) => params,
+            Err(error) => return Ok(Err(lower_error(error))),
+        };
+        let opened = self.tx.open_cursor(&statement, &params).await;
+        self.after_sql();
+        Ok(match opened {
+            Ok((cursor, columns)) => {
+                self.cursor_columns.insert(cursor, columns);
+                Ok(Resource::new_own(cursor.0))
+            }
+            Err(error) => Err(lower_error(error)),
+        })
     }
 }
 
@@ -124,24 +135,46 @@ impl sql::HostSavepoint for State {
     }
 }
 
-// No call makes a cursor yet, so a guest has no handle to call these with.
+// As with savepoints.
 impl sql::HostCursor for State {
     async fn columns(
         &mut self,
-        _cursor: Resource<sql::Cursor>,
+        cursor: Resource<sql::Cursor>,
     ) -> wasmtime::Result<Vec<sql::Column>> {
-        Ok(Vec::new())
+        // Known also when the cursor has ended.
+        let columns = self.cursor_columns.get(&Cursor(cursor.rep()));
+        Ok(columns.map_or_else(Vec::new, |columns| lower_columns(columns)))
     }
 
     async fn fetch(
         &mut self,
-        _cursor: Resource<sql::Cursor>,
-        _rows_max: u32,
+        cursor: Resource<sql::Cursor>,
+        rows_max: u32,
     ) -> wasmtime::Result<Result<Vec<Vec<sql::Value>>, types::Error>> {
-        Ok(Err(lower_error(unsupported("a cursor", ""))))
+        if rows_max == 0 {
+            let error = SqlError::new(
+                "invalid.max-rows",
+                "`max-rows` is 0; a portion has at least one row",
+            );
+            return Ok(Err(lower_error(error)));
+        }
+        let limits = &self.options.limits;
+        let fetch = FetchLimits {
+            rows: u64::from(rows_max).min(limits.rows.max(1)),
+            bytes: PORTION_BYTES.min(limits.memory_bytes / 4),
+        };
+        let bytes_max = limits.memory_bytes;
+        let rows = self.tx.fetch_cursor(Cursor(cursor.rep()), fetch).await;
+        self.after_sql();
+        Ok(rows
+            .and_then(|rows| lower_rows(rows, bytes_max))
+            .map_err(lower_error))
     }
 
-    async fn drop(&mut self, _cursor: Resource<sql::Cursor>) -> wasmtime::Result<()> {
+    async fn drop(&mut self, cursor: Resource<sql::Cursor>) -> wasmtime::Result<()> {
+        let cursor = Cursor(cursor.rep());
+        self.cursor_columns.remove(&cursor);
+        self.tx.close_cursor(cursor).await;
         Ok(())
     }
 }
@@ -210,93 +243,32 @@ fn lift_params(params: Vec<sql::Value>) -> Result<Vec<Value>, SqlError> {
     params
         .into_iter()
         .zip(1..)
-        .map(|(value, number)| lift_value(value, number))
+        .map(|(value, number)| value::lift(value, number))
         .collect()
 }
 
-/// Takes over the parameter `number`, counted from 1.
-fn lift_value(value: sql::Value, number: u32) -> Result<Value, SqlError> {
-    let (case, remedy) = match value {
-        sql::Value::Null => return Ok(Value::Null),
-        sql::Value::Boolean(value) => return Ok(Value::Boolean(value)),
-        sql::Value::Int64(value) => return Ok(Value::Int64(value)),
-        sql::Value::Float64(value) => return Ok(Value::Float64(value)),
-        sql::Value::Text(value) => return Ok(Value::Text(value)),
-        sql::Value::Bytes(value) => return Ok(Value::Bytes(value)),
-        sql::Value::Decimal(value) => return Ok(Value::Decimal(value)),
-        sql::Value::Uuid(value) => return Ok(Value::Uuid(value)),
-        sql::Value::Json(value) => return Ok(Value::Json(value)),
-        sql::Value::Instant(moment) if moment.nanoseconds <= 999_999_999 => {
-            return Ok(Value::Instant(Instant {
-                seconds: moment.seconds,
-                nanoseconds: moment.nanoseconds,
-            }));
-        }
-        sql::Value::Instant(moment) => {
-            return Err(SqlError {
-                param: Some(number),
-                ..SqlError::new(
-                    "invalid.param",
-                    format!(
-                        "parameter ${number}: {} nanoseconds are more than a second",
-                        moment.nanoseconds
-                    ),
-                )
-            });
-        }
-        sql::Value::Undecoded(_) => {
-            return Err(SqlError {
-                param: Some(number),
-                ..SqlError::new(
-                    "invalid.param",
-                    format!(
-                        "parameter ${number}: `undecoded` occurs in results only; it cannot be a parameter"
-                    ),
-                )
-            });
-        }
-        sql::Value::Date(_) => ("date", AS_TEXT),
-        sql::Value::Time(_) => ("time", AS_TEXT),
-        sql::Value::Timestamp(_) => ("timestamp", AS_TEXT),
-        sql::Value::Interval(_) => ("interval", AS_TEXT),
-        sql::Value::Other(_) => ("other", AS_TEXT),
-        sql::Value::BooleanArray(_) => ("boolean-array", AS_TEXT),
-        sql::Value::Int64Array(_) => ("int64-array", AS_TEXT),
-        sql::Value::Float64Array(_) => ("float64-array", AS_TEXT),
-        sql::Value::TextArray(_) => ("text-array", AS_TEXT),
-        sql::Value::BytesArray(_) => ("bytes-array", AS_TEXT),
-        sql::Value::DecimalArray(_) => ("decimal-array", AS_TEXT),
-        sql::Value::DateArray(_) => ("date-array", AS_TEXT),
-        sql::Value::TimeArray(_) => ("time-array", AS_TEXT),
-        sql::Value::TimestampArray(_) => ("timestamp-array", AS_TEXT),
-        sql::Value::InstantArray(_) => ("instant-array", AS_TEXT),
-        sql::Value::IntervalArray(_) => ("interval-array", AS_TEXT),
-        sql::Value::UuidArray(_) => ("uuid-array", AS_TEXT),
-        sql::Value::JsonArray(_) => ("json-array", AS_TEXT),
-    };
-    Err(SqlError {
-        param: Some(number),
-        ..unsupported(&format!("parameter ${number}: a `{case}`"), remedy)
+fn lower_result(result: ResultSet, bytes_max: usize) -> Result<sql::ResultSet, SqlError> {
+    Ok(sql::ResultSet {
+        columns: lower_columns(&result.columns),
+        rows: lower_rows(result.rows, bytes_max)?,
     })
 }
 
-const AS_TEXT: &str = "send it as `text`, in the database's own form";
-
-fn unsupported(what: &str, remedy: &str) -> SqlError {
-    SqlError {
-        hint: (!remedy.is_empty()).then(|| remedy.to_owned()),
-        ..SqlError::new(
-            "unsupported",
-            format!("{what} is not supported by this host yet"),
-        )
-    }
+fn lower_columns(columns: &[Column]) -> Vec<sql::Column> {
+    columns
+        .iter()
+        .map(|column| sql::Column {
+            name: column.name.clone(),
+            type_name: column.type_name.clone(),
+        })
+        .collect()
 }
 
-/// Hands a result over, unless it is larger than the guest's whole memory: wasmtime bounds only what a guest gives the host.
-fn lower_result(result: ResultSet, bytes_max: usize) -> Result<sql::ResultSet, SqlError> {
+/// Hands rows over, unless they are larger than the guest's whole memory: wasmtime bounds only what a guest gives the host.
+fn lower_rows(rows: Vec<Vec<Value>>, bytes_max: usize) -> Result<Vec<Vec<sql::Value>>, SqlError> {
     let mut bytes = 0;
-    for value in result.rows.iter().flatten() {
-        bytes += size_of::<Value>() + bytes_of(value);
+    for value in rows.iter().flatten() {
+        bytes += value.bytes();
         if bytes > bytes_max {
             return Err(SqlError::new(
                 "limit.bytes",
@@ -307,53 +279,10 @@ fn lower_result(result: ResultSet, bytes_max: usize) -> Result<sql::ResultSet, S
             ));
         }
     }
-    Ok(sql::ResultSet {
-        columns: result
-            .columns
-            .into_iter()
-            .map(|column| sql::Column {
-                name: column.name,
-                type_name: column.type_name,
-            })
-            .collect(),
-        rows: result
-            .rows
-            .into_iter()
-            .map(|row| row.into_iter().map(lower_value).collect())
-            .collect(),
-    })
-}
-
-fn bytes_of(value: &Value) -> usize {
-    match value {
-        Value::Text(text) | Value::Decimal(text) | Value::Uuid(text) | Value::Json(text) => {
-            text.len()
-        }
-        Value::Bytes(bytes) => bytes.len(),
-        Value::Null
-        | Value::Boolean(_)
-        | Value::Int64(_)
-        | Value::Float64(_)
-        | Value::Instant(_) => 0,
-    }
-}
-
-fn lower_value(value: Value) -> sql::Value {
-    match value {
-        Value::Null => sql::Value::Null,
-        Value::Boolean(value) => sql::Value::Boolean(value),
-        Value::Int64(value) => sql::Value::Int64(value),
-        Value::Float64(value) => sql::Value::Float64(value),
-        Value::Text(value) => sql::Value::Text(value),
-        Value::Bytes(value) => sql::Value::Bytes(value),
-        Value::Decimal(value) => sql::Value::Decimal(value),
-        Value::Instant(moment) => sql::Value::Instant(types::Instant {
-            seconds: moment.seconds,
-            nanoseconds: moment.nanoseconds,
-        }),
-        Value::Uuid(value) => sql::Value::Uuid(value),
-        Value::Json(value) => sql::Value::Json(value),
-    }
+    Ok(rows
+        .into_iter()
+        .map(|row| row.into_iter().map(value::lower).collect())
+        .collect())
 }
 
 /// Hands an error over, with bounded texts.
@@ -388,44 +317,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_does_not_work_yet_names_the_parameter_and_the_case() {
-        let error = lift(
-            "SELECT $1, $2",
-            vec![
-                sql::Value::Int64(1),
-                sql::Value::TextArray(vec![Some("a".into())]),
-            ],
-        )
-        .unwrap_err();
-        assert_eq!(error.code, "unsupported");
-        assert_eq!(error.param, Some(2));
-        assert_eq!(
-            error.message,
-            "parameter $2: a `text-array` is not supported by this host yet"
-        );
-        let error = lift(
-            "",
-            vec![sql::Value::Instant(types::Instant {
-                seconds: 0,
-                nanoseconds: 1_000_000_000,
-            })],
-        )
-        .unwrap_err();
-        assert_eq!(
-            (error.code.as_str(), error.param),
-            ("invalid.param", Some(1))
-        );
+    fn a_bad_parameter_names_its_row() {
         let good = vec![sql::Value::Int64(1)];
-        let bad = vec![sql::Value::Interval(sql::Interval {
-            months: 0,
-            days: 0,
-            microseconds: 0,
+        let bad = vec![sql::Value::Instant(types::Instant {
+            seconds: 0,
+            nanoseconds: 1_000_000_000,
         })];
         let error = lift_rows("", vec![good.clone(), good, bad]).unwrap_err();
         assert_eq!((error.row, error.param), (Some(2), Some(1)));
         assert_eq!(
             error.message,
-            "row 2: parameter $1: a `interval` is not supported by this host yet"
+            "row 2: parameter $1: 1000000000 nanoseconds are more than a second"
         );
     }
 

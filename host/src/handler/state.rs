@@ -2,6 +2,7 @@
 //!
 //! **Invariant**: lives for one call; the `Tx` leaves it only when the wasm store is gone.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -12,7 +13,7 @@ use super::HandlerOptions;
 use super::log::LogLines;
 use super::outbox::Outbox;
 use crate::message::MessageId;
-use crate::store::Tx;
+use crate::store::{Column, Cursor, Tx};
 
 /// The most core instances of one component: components of some languages are linked of dozens of modules.
 pub(super) const CORE_INSTANCES_MAX: u32 = 50;
@@ -31,6 +32,8 @@ pub(super) struct State {
     pub(super) limiter: Limiter,
     pub(super) outbox: Outbox,
     pub(super) log: LogLines,
+    /// Of the cursors that the guest has not dropped.
+    pub(super) cursor_columns: HashMap<Cursor, Arc<[Column]>>,
     /// True once the call has run a statement.
     pub(super) sql_called: bool,
     /// Rows of parameters that statements were executed with.

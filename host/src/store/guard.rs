@@ -7,8 +7,10 @@
 //! **Invariant**: no I/O and no sqlx here.
 //! **Invariant**: what can't be scanned is refused, not passed on.
 
+mod params;
 mod scanner;
 
+pub(crate) use params::postgres_params;
 use scanner::{Scanner, Token};
 
 use super::{SqlError, StoreKind};

@@ -4,7 +4,9 @@
 //! **Invariant**: a connection is bare and has one owner; there is no pool, and nothing but its opening is raced against
 //! a timeout.
 
+mod calendar;
 mod connection;
+mod cursors;
 mod guard;
 mod letters;
 mod migrations;
@@ -27,6 +29,8 @@ use std::fmt;
 use std::path::PathBuf;
 
 pub use connection::Connection;
+pub(crate) use cursors::CursorSession;
+pub use cursors::{CURSORS_MAX, Cursor, FetchLimits};
 pub(crate) use letters::LetterSession;
 pub use letters::{LetterFilter, LetterState, LetterSummary, Reburied, Replay, Restored};
 pub use migrations::check_handler_migrations;
@@ -45,7 +49,7 @@ pub use session::{
 pub use started::{Mark, MarkedFailure};
 pub(crate) use text::{from_base64, instant_from_text, instant_to_text, to_base64};
 pub use tx::{Committed, Ended, Parked, Settled, Tx};
-pub use value::{Column, ResultSet, SqlError, Value};
+pub use value::{Column, Date, Element, Interval, ResultSet, SqlError, Time, Timestamp, Value};
 
 /// Which database a store is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

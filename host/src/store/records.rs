@@ -5,29 +5,11 @@
 use serde::{Deserialize, Serialize};
 
 use super::text::{clean, clean_reason};
-use super::{
-    Attempt, Claim, ClaimAs, ClaimRequest, Counters, DeadLetter, SqlError, StoreError, Value,
-};
+use super::{Attempt, Claim, ClaimAs, ClaimRequest, Counters, DeadLetter, SqlError, StoreError};
 use crate::message::{ComponentDigest, FailureClass, Instant, MessageId, ShortHash, hex};
 
 /// The largest result of one query, in bytes of its values: a handler's `limits.rows` bounds only their number.
 pub(crate) const RESULT_MAX_BYTES: usize = 64 * 1024 * 1024;
-
-/// Counts a value towards `RESULT_MAX_BYTES`.
-pub(crate) fn value_bytes(value: &Value) -> usize {
-    size_of::<Value>()
-        + match value {
-            Value::Text(text) | Value::Decimal(text) | Value::Uuid(text) | Value::Json(text) => {
-                text.len()
-            }
-            Value::Bytes(bytes) => bytes.len(),
-            Value::Null
-            | Value::Boolean(_)
-            | Value::Int64(_)
-            | Value::Float64(_)
-            | Value::Instant(_) => 0,
-        }
-}
 
 pub(crate) fn too_many_rows(rows_max: u64) -> SqlError {
     SqlError {

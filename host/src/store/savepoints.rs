@@ -95,6 +95,11 @@ impl Savepoints {
         self.open.len()
     }
 
+    /// Returns the one that was begun last, ended or not; number 0 if none was.
+    pub(crate) fn last(&self) -> Savepoint {
+        Savepoint(self.last)
+    }
+
     /// Takes down that no savepoint can undo what has happened.
     pub(crate) fn lose(&mut self) {
         self.lost = true;

@@ -2,7 +2,82 @@
 
 use crate::message::Instant;
 
-/// One parameter, or one column of one row. The cases are those of `hapax:handler/sql.value` that work so far.
+/// A day of the proleptic Gregorian calendar.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Date {
+    /// From 1 on.
+    pub year: i32,
+    /// 1 to 12.
+    pub month: u8,
+    /// 1 to 31.
+    pub day: u8,
+}
+
+/// A time of day. 24:00:00 is one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Time {
+    /// 0 to 24.
+    pub hour: u8,
+    /// 0 to 59.
+    pub minute: u8,
+    /// 0 to 59.
+    pub second: u8,
+    /// 0 to 999,999.
+    pub microsecond: u32,
+}
+
+/// A date and time without a zone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timestamp {
+    /// The date.
+    pub date: Date,
+    /// The time of day.
+    pub time: Time,
+}
+
+/// Three parts, which never carry over into one another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Interval {
+    /// Any number.
+    pub months: i32,
+    /// Any number.
+    pub days: i32,
+    /// Any number.
+    pub microseconds: i64,
+}
+
+/// What the elements of an array are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Element {
+    /// `Value::Boolean`
+    Boolean,
+    /// `Value::Int64`
+    Int64,
+    /// `Value::Float64`
+    Float64,
+    /// `Value::Text`
+    Text,
+    /// `Value::Bytes`
+    Bytes,
+    /// `Value::Decimal`
+    Decimal,
+    /// `Value::Date`
+    Date,
+    /// `Value::Time`
+    Time,
+    /// `Value::Timestamp`
+    Timestamp,
+    /// `Value::Instant`
+    Instant,
+    /// `Value::Interval`
+    Interval,
+    /// `Value::Uuid`
+    Uuid,
+    /// `Value::Json`
+    Json,
+}
+
+/// One parameter, or one column of one row. The cases are those of `hapax:handler/sql.value`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     /// SQL NULL.
@@ -19,12 +94,36 @@ pub enum Value {
     Bytes(Vec<u8>),
     /// Exact, plain or scientific notation; also `NaN`, `Infinity`, `-Infinity`.
     Decimal(String),
+    /// A day.
+    Date(Date),
+    /// A time of day.
+    Time(Time),
+    /// A date and time without a zone.
+    Timestamp(Timestamp),
     /// PostgreSQL's timestamptz.
     Instant(Instant),
+    /// Months, days and microseconds.
+    Interval(Interval),
     /// 8-4-4-4-12 hexadecimal digits; lower case in results.
     Uuid(String),
     /// JSON text, verbatim.
     Json(String),
+    /// An array of one dimension. Each element is of the kind, or NULL.
+    Array(Element, Vec<Value>),
+    /// Everything else that has a text form.
+    Other {
+        /// As the database names it.
+        type_name: String,
+        /// In the database's own form.
+        text: String,
+    },
+    /// What can't be decoded. In results only.
+    Undecoded {
+        /// As the database names it.
+        type_name: String,
+        /// As the database gave them.
+        bytes: Vec<u8>,
+    },
 }
 
 impl Value {
@@ -38,9 +137,60 @@ impl Value {
             Self::Text(_) => "text",
             Self::Bytes(_) => "bytes",
             Self::Decimal(_) => "decimal",
+            Self::Date(_) => "date",
+            Self::Time(_) => "time",
+            Self::Timestamp(_) => "timestamp",
             Self::Instant(_) => "instant",
+            Self::Interval(_) => "interval",
             Self::Uuid(_) => "uuid",
             Self::Json(_) => "json",
+            Self::Array(element, _) => element.array_kind(),
+            Self::Other { .. } => "other",
+            Self::Undecoded { .. } => "undecoded",
+        }
+    }
+
+    /// Returns the bytes that it takes in memory, about.
+    pub fn bytes(&self) -> usize {
+        size_of::<Self>()
+            + match self {
+                Self::Text(text) | Self::Decimal(text) | Self::Uuid(text) | Self::Json(text) => {
+                    text.len()
+                }
+                Self::Bytes(bytes) => bytes.len(),
+                Self::Other { type_name, text } => type_name.len() + text.len(),
+                Self::Undecoded { type_name, bytes } => type_name.len() + bytes.len(),
+                Self::Array(_, elements) => elements.iter().map(Self::bytes).sum(),
+                Self::Null
+                | Self::Boolean(_)
+                | Self::Int64(_)
+                | Self::Float64(_)
+                | Self::Date(_)
+                | Self::Time(_)
+                | Self::Timestamp(_)
+                | Self::Instant(_)
+                | Self::Interval(_) => 0,
+            }
+    }
+}
+
+impl Element {
+    /// Returns the name of the array's case in the contract.
+    pub fn array_kind(self) -> &'static str {
+        match self {
+            Self::Boolean => "boolean-array",
+            Self::Int64 => "int64-array",
+            Self::Float64 => "float64-array",
+            Self::Text => "text-array",
+            Self::Bytes => "bytes-array",
+            Self::Decimal => "decimal-array",
+            Self::Date => "date-array",
+            Self::Time => "time-array",
+            Self::Timestamp => "timestamp-array",
+            Self::Instant => "instant-array",
+            Self::Interval => "interval-array",
+            Self::Uuid => "uuid-array",
+            Self::Json => "json-array",
         }
     }
 }

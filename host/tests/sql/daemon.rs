@@ -13,26 +13,7 @@ INSERT INTO notes (key, value) VALUES ('taken', '');
 ";
 
 /// Two attempts, quickly; one lane, so that messages run in their order.
-const QUICK: &str = "lanes = 1\nretry = { attempts = 2, backoff = \"10ms\" }";
-
-/// Makes tests of a check: each on both databases, from the queue.
-macro_rules! on_both_databases {
-    ($($check:ident)*) => {$(
-        mod $check {
-            use hapax::store::StoreKind;
-
-            #[tokio::test]
-            async fn on_postgres() {
-                super::$check(StoreKind::Postgres).await;
-            }
-
-            #[tokio::test]
-            async fn on_sqlite() {
-                super::$check(StoreKind::Sqlite).await;
-            }
-        }
-    )*};
-}
+pub(crate) const QUICK: &str = "lanes = 1\nretry = { attempts = 2, backoff = \"10ms\" }";
 
 on_both_databases! {
     an_error_that_is_swallowed_in_a_savepoint_commits
@@ -44,17 +25,17 @@ on_both_databases! {
     a_failing_row_is_told_and_nothing_of_it_stays
 }
 
-async fn scene(kind: StoreKind, tables: &str, handler: &str) -> Scene {
+pub(crate) async fn scene(kind: StoreKind, tables: &str, handler: &str) -> Scene {
     let tables = format!("{TABLES}{tables}");
     Scene::new(kind, SourceSort::Queue, &script(), &tables, handler).await
 }
 
-fn message(id: &str, steps: Value) -> TestMessage {
+pub(crate) fn message(id: &str, steps: Value) -> TestMessage {
     TestMessage::new(id, &json!({ "steps": steps }))
 }
 
 /// The step that leaves the message's id and attempt in `effects`.
-fn effect() -> Value {
+pub(crate) fn effect() -> Value {
     json!({
         "execute": "INSERT INTO effects (id, attempt) VALUES ($1, $2)",
         "params": [{ "message": "id" }, { "message": "attempt" }],
@@ -62,7 +43,7 @@ fn effect() -> Value {
     })
 }
 
-fn note(key: &str) -> Value {
+pub(crate) fn note(key: &str) -> Value {
     json!({ "execute": "INSERT INTO notes (key) VALUES ($1)", "params": [{ "text": key }] })
 }
 
@@ -71,12 +52,12 @@ fn swallowed() -> Value {
     json!({ "execute": "INSERT INTO notes (key) VALUES ('taken')", "swallow": true })
 }
 
-fn savepoint(end: &str, steps: Value) -> Value {
+pub(crate) fn savepoint(end: &str, steps: Value) -> Value {
     json!({ "savepoint": end, "steps": steps })
 }
 
 /// The message took effect once, at its first attempt, and nothing else is left of it.
-async fn assert_done(scene: &Scene, id: &str) {
+pub(crate) async fn assert_done(scene: &Scene, id: &str) {
     let effects = format!("SELECT count(*) FROM effects WHERE id = '{id}' AND attempt = 1");
     assert_eq!(scene.store.number(&effects).await, 1, "`{id}`");
     let of_id = format!("message_id = '{id}' AND outcome = 'done'");
@@ -84,7 +65,7 @@ async fn assert_done(scene: &Scene, id: &str) {
 }
 
 /// The message is dead after both attempts, because of what it did to its transaction, and had no effect.
-async fn assert_dead(scene: &Scene, id: &str, reason: &str) {
+pub(crate) async fn assert_dead(scene: &Scene, id: &str, reason: &str) {
     assert_dead_as(scene, id, "sql", reason).await;
 }
 
@@ -109,7 +90,7 @@ async fn assert_dead_as(scene: &Scene, id: &str, class: &str, reason: &str) {
     assert_eq!(letters[0].attempts.len(), 2, "`{id}`: {letters:#?}");
 }
 
-async fn notes(scene: &Scene) -> String {
+pub(crate) async fn notes(scene: &Scene) -> String {
     let keys = match scene.store.kind() {
         StoreKind::Postgres => "string_agg(key, ' ' ORDER BY key)",
         StoreKind::Sqlite => "group_concat(key, ' ' ORDER BY key)",
@@ -369,7 +350,7 @@ async fn many_rows_in_one_call(kind: StoreKind) {
                 // None of these has touched the transaction.
                 { "execute_many": insert, "rows": [[{ "int64": 1 }]], "expect_error": "params.count" },
                 { "execute_many": insert, "rows": [[{ "int64": 1 }, { "text": "" }], [{ "int64": 1 }, { "int64_array": [1] }]],
-                  "expect_error": "unsupported", "record": { "table": "notes", "key": "error" } },
+                  "expect_error": "type.mismatch", "record": { "table": "notes", "key": "error" } },
             ]),
         )])
         .await;
@@ -381,10 +362,9 @@ async fn many_rows_in_one_call(kind: StoreKind) {
     let error: Value = serde_json::from_str(&scene.store.text(error).await.unwrap()).unwrap();
     assert_eq!(error["error"]["row"], 1, "{error}");
     assert_eq!(error["error"]["param"], 2, "{error}");
-    assert_eq!(
-        error["error"]["message"],
-        "row 1: parameter $2: a `int64-array` is not supported by this host yet"
-    );
+    let message = error["error"]["message"].as_str().unwrap();
+    assert!(message.starts_with("row 1: parameter $2: "), "{message}");
+    assert!(message.ends_with("int64-array"), "{message}");
 }
 
 async fn a_failing_row_is_told_and_nothing_of_it_stays(kind: StoreKind) {

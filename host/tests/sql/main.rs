@@ -1,4 +1,4 @@
-//! `execute-many` and savepoints: in the store, on both databases unchanged, and through the daemon.
+//! `execute-many`, savepoints and cursors: in the store, on both databases unchanged, and through the daemon.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -27,7 +27,29 @@ macro_rules! on_both {
     };
 }
 
+/// Makes tests of a check: each on both databases, from the queue.
+macro_rules! on_both_databases {
+    ($($check:ident)*) => {$(
+        mod $check {
+            use hapax::store::StoreKind;
+
+            #[tokio::test]
+            async fn on_postgres() {
+                super::$check(StoreKind::Postgres).await;
+            }
+
+            #[tokio::test]
+            async fn on_sqlite() {
+                super::$check(StoreKind::Sqlite).await;
+            }
+        }
+    )*};
+}
+
+mod cursors;
 mod daemon;
+mod daemon_cursors;
+mod daemon_migrated;
 mod many;
 mod savepoints;
 

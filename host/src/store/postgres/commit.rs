@@ -51,7 +51,7 @@ impl PostgresSession {
             Err(error) => {
                 self.note(&error);
                 match errors::class(&error) {
-                    Class::Busy | Class::Unavailable => {
+                    Class::Busy | Class::Stale | Class::Unavailable => {
                         Err(CommitError::Busy(errors::describe(&error)))
                     }
                     Class::Refused => {

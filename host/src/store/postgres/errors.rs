@@ -10,6 +10,8 @@ use crate::store::{SqlError, StoreError};
 pub(super) enum Class {
     /// Roll back and run again, charged to nobody.
     Busy,
+    /// As `Busy`, after the connection's prepared statements are forgotten: a table was changed since.
+    Stale,
     /// As `Busy`, on another connection: this one is gone or of no use.
     Unavailable,
     /// The statement's own fault.
@@ -37,8 +39,7 @@ fn class_of(error: &PgDatabaseError) -> Class {
     }
     match error.code() {
         "40001" | "40P01" | "55P03" => Class::Busy,
-        // After a migration: new statements on a new connection see the new columns.
-        _ if is_stale_plan(error) => Class::Unavailable,
+        _ if is_stale_plan(error) => Class::Stale,
         // The server became a standby.
         "25006" => Class::Unavailable,
         code => match &code[..code.floor_char_boundary(2)] {
@@ -68,7 +69,7 @@ pub(super) fn store_error(error: &sqlx::Error) -> StoreError {
     match class(error) {
         // The host's own statements are short: what takes long is the wait.
         _ if is_timeout(error) => StoreError::Busy(describe(error)),
-        Class::Busy => StoreError::Busy(describe(error)),
+        Class::Busy | Class::Stale => StoreError::Busy(describe(error)),
         Class::Unavailable => StoreError::Unavailable(describe(error)),
         Class::Refused => StoreError::Refused(sql_error(error)),
     }
@@ -117,7 +118,7 @@ pub(super) fn describe(error: &sqlx::Error) -> String {
 /// The codes are documented in `docs/error-codes.md`. Source: the appendix "PostgreSQL Error Codes" of its manual.
 fn code_of(error: &PgDatabaseError) -> &'static str {
     if is_stale_plan(error) {
-        return "unavailable";
+        return "stale";
     }
     match error.code() {
         "23505" => "constraint.unique",

@@ -10,6 +10,8 @@
 mod claims;
 mod commit;
 mod connect;
+mod cursors;
+mod decode;
 mod errors;
 mod letters;
 mod many;
@@ -30,9 +32,10 @@ use std::collections::HashMap;
 
 use futures_util::TryStreamExt as _;
 use sqlx::postgres::{PgConnectOptions, PgRow};
-use sqlx::{AssertSqlSafe, Either, PgConnection, Row as _};
+use sqlx::{AssertSqlSafe, Connection as _, Either, PgConnection, Row as _};
 
 pub(super) use connect::{display, look};
+use cursors::PostgresCursor;
 use errors::Class;
 pub(super) use params::{is_decimal, is_uuid};
 use rows::RowSink;
@@ -42,8 +45,8 @@ pub(super) use url::parse;
 use super::text::{clean_reason, headers_to_json, instant_to_text};
 use super::{
     Baton, Claim, ClaimAs, ClaimRequest, CommitError, Counters, HandlerMigration, OutboxRow,
-    ResultSet, Savepoint, Session, SessionOptions, SqlError, StoreError, StoreKind, Value, records,
-    savepoints::Savepoints,
+    ResultSet, Savepoint, Session, SessionOptions, SqlError, StoreError, StoreKind, Value,
+    cursors::Cursors, records, savepoints::Savepoints,
 };
 use crate::message::{ComponentDigest, FailureClass, MessageId, ShortHash};
 
@@ -73,6 +76,8 @@ pub struct PostgresSession {
     tx: TxState,
     /// The lock of a suspect's run that this session holds.
     run_lock: Option<i32>,
+    /// What is prepared may be out of date: a table was changed.
+    is_stale: bool,
     /// True if the connection must be closed.
     broken: bool,
 }
@@ -86,6 +91,7 @@ struct TxState {
     aborted: bool,
     fault: Option<StoreError>,
     savepoints: Savepoints,
+    cursors: Cursors<PostgresCursor>,
     /// Numbers of components that this transaction made or found.
     components: Vec<(ComponentDigest, i32)>,
 }
@@ -109,6 +115,7 @@ impl PostgresSession {
             components: HashMap::new(),
             tx: TxState::default(),
             run_lock: None,
+            is_stale: false,
             broken: false,
         })
     }
@@ -128,6 +135,10 @@ impl PostgresSession {
     fn note(&mut self, error: &sqlx::Error) {
         self.tx.aborted = true;
         match errors::class(error) {
+            Class::Stale => {
+                self.is_stale = true;
+                self.tx.fault = Some(StoreError::Busy(errors::describe(error)));
+            }
             Class::Busy => {
                 self.tx.fault = Some(StoreError::Busy(errors::describe(error)));
             }
@@ -143,6 +154,22 @@ impl PostgresSession {
         if self.tx.aborted {
             return Err(self.tx.savepoints.aborted());
         }
+        Ok(())
+    }
+
+    /// Forgets the last transaction, and what a changed table has made of the prepared statements.
+    async fn begin_afresh(&mut self) -> Result<(), StoreError> {
+        self.tx = TxState::default();
+        if !self.is_stale {
+            return Ok(());
+        }
+        // The driver's own copies hold the old columns too.
+        if let Err(error) = self.connection.clear_cached_statements().await {
+            return Err(self.host_error(&error));
+        }
+        self.simple("DEALLOCATE ALL").await?;
+        self.statements.clear();
+        self.is_stale = false;
         Ok(())
     }
 
@@ -196,7 +223,7 @@ impl PostgresSession {
             return Err(records::wrong_count(prepared.params.len(), params.len()));
         }
         if let Some(sink) = &mut sink {
-            sink.start(&prepared)?;
+            sink.start(&prepared);
         }
         let (text, spans) = prepared.call(params)?;
 
@@ -243,7 +270,7 @@ impl Session for PostgresSession {
         if self.broken {
             return Err(records::broken_connection());
         }
-        self.tx = TxState::default();
+        self.begin_afresh().await?;
         self.simple(BEGIN).await
     }
 
@@ -251,7 +278,7 @@ impl Session for PostgresSession {
         if self.broken {
             return Err(records::broken_connection());
         }
-        self.tx = TxState::default();
+        self.begin_afresh().await?;
         let function = match baton {
             Baton::Shared => "pg_advisory_xact_lock_shared",
             Baton::Alone | Baton::AloneForBatch => "pg_advisory_xact_lock",
@@ -341,13 +368,7 @@ impl Session for PostgresSession {
         params: &[Value],
         rows_max: u64,
     ) -> Result<ResultSet, SqlError> {
-        let mut sink = RowSink {
-            rows_max,
-            result: ResultSet::default(),
-            bases: Vec::new(),
-            bytes: 0,
-            failure: None,
-        };
+        let mut sink = RowSink::new(rows_max);
         self.run(statement, params, Some(&mut sink)).await?;
         match sink.failure {
             Some(error) => Err(error),

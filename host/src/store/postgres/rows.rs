@@ -1,8 +1,11 @@
 //! Taking a query's rows.
 
+use std::sync::Arc;
+
 use sqlx::{Row as _, ValueRef as _};
 
-use super::params;
+use super::decode;
+use super::params::Type;
 use super::statements::Prepared;
 use crate::store::{ResultSet, SqlError, Value, records};
 
@@ -10,31 +13,25 @@ use crate::store::{ResultSet, SqlError, Value, records};
 pub(super) struct RowSink {
     pub(super) rows_max: u64,
     pub(super) result: ResultSet,
-    pub(super) bases: Vec<params::Base>,
+    types: Arc<[Type]>,
     pub(super) bytes: usize,
     pub(super) failure: Option<SqlError>,
 }
 
 impl RowSink {
-    pub(super) fn start(&mut self, prepared: &Prepared) -> Result<(), SqlError> {
-        for (column, base) in prepared.columns.iter().zip(prepared.bases.iter()) {
-            if matches!(base, params::Base::Other | params::Base::Oid) {
-                return Err(SqlError {
-                    column: Some(column.name.clone()),
-                    hint: Some("cast the column to text in the statement".into()),
-                    ..SqlError::new(
-                        "unsupported",
-                        format!(
-                            "the column `{}` has the type `{}`, which this host can't return yet",
-                            column.name, column.type_name
-                        ),
-                    )
-                });
-            }
+    pub(super) fn new(rows_max: u64) -> Self {
+        Self {
+            rows_max,
+            result: ResultSet::default(),
+            types: Arc::new([]),
+            bytes: 0,
+            failure: None,
         }
+    }
+
+    pub(super) fn start(&mut self, prepared: &Prepared) {
         self.result.columns = prepared.columns.to_vec();
-        self.bases = prepared.bases.to_vec();
-        Ok(())
+        self.types = Arc::clone(&prepared.types);
     }
 
     pub(super) fn take(&mut self, row: &sqlx::postgres::PgRow) {
@@ -47,7 +44,7 @@ impl RowSink {
         }
         match self.read(row) {
             Ok(values) => {
-                self.bytes += values.iter().map(records::value_bytes).sum::<usize>();
+                self.bytes += values.iter().map(Value::bytes).sum::<usize>();
                 if self.bytes > records::RESULT_MAX_BYTES {
                     self.failure = Some(records::too_many_bytes());
                     return;
@@ -58,40 +55,27 @@ impl RowSink {
         }
     }
 
-    pub(super) fn read(&self, row: &sqlx::postgres::PgRow) -> Result<Vec<Value>, SqlError> {
-        if row.len() != self.bases.len() {
+    fn read(&self, row: &sqlx::postgres::PgRow) -> Result<Vec<Value>, SqlError> {
+        if row.len() != self.types.len() {
             return Err(SqlError::new(
                 "internal",
-                format!("a row has {} columns, not {}", row.len(), self.bases.len()),
+                format!("a row has {} columns, not {}", row.len(), self.types.len()),
             ));
         }
-        let column = |index: usize| &self.result.columns[index];
-        let mut values = Vec::with_capacity(self.bases.len());
-        for (index, base) in self.bases.iter().enumerate() {
+        let internal = |error: String| SqlError::new("internal", error);
+        let mut values = Vec::with_capacity(self.types.len());
+        for (index, kind) in self.types.iter().enumerate() {
             let raw = row
                 .try_get_raw(index)
-                .map_err(|error| SqlError::new("internal", error.to_string()))?;
-            if raw.is_null() {
-                values.push(Value::Null);
-                continue;
-            }
-            let text = raw
-                .as_str()
-                .map_err(|error| SqlError::new("data.encoding", error.to_string()))?;
-            let value = params::read(text, *base).ok_or_else(|| SqlError {
-                column: Some(column(index).name.clone()),
-                hint: Some("cast the column to text in the statement".into()),
-                ..SqlError::new(
-                    "unsupported",
-                    format!(
-                        "the column `{}` holds a `{}` that this host can't return: `{}`",
-                        column(index).name,
-                        column(index).type_name,
-                        text.chars().take(64).collect::<String>()
-                    ),
-                )
-            })?;
-            values.push(value);
+                .map_err(|error| internal(error.to_string()))?;
+            values.push(if raw.is_null() {
+                Value::Null
+            } else {
+                let bytes = raw
+                    .as_bytes()
+                    .map_err(|error| internal(error.to_string()))?;
+                decode::read(bytes, kind)
+            });
         }
         Ok(values)
     }

@@ -31,6 +31,7 @@ impl PostgresSession {
         // The server takes ROLLBACK TO in an aborted transaction, and is alive again for the RELEASE behind it.
         self.savepoint_statement(savepoint.roll_back()).await?;
         self.tx.savepoints.ended(savepoint);
+        self.tx.cursors.rolled_back(savepoint);
         self.tx.aborted = false;
         Ok(())
     }

@@ -4,9 +4,13 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use sqlx::{AssertSqlSafe, Either, Executor as _, PgConnection, SqlSafeStr as _, Statement as _};
+use sqlx::postgres::{PgColumn, PgRow};
+use sqlx::{
+    AssertSqlSafe, Column as _, Either, Executor as _, PgConnection, Row as _, SqlSafeStr as _,
+    Statement as _,
+};
 
-use super::params::{self, Base, Type};
+use super::params::{self, Type};
 use crate::store::{Column, SqlError, Value};
 
 /// How many statements of handlers are kept prepared on a connection.
@@ -18,10 +22,37 @@ pub(super) struct Prepared {
     number: u64,
     pub(super) params: Arc<[Type]>,
     pub(super) columns: Arc<[Column]>,
-    pub(super) bases: Arc<[Base]>,
+    pub(super) types: Arc<[Type]>,
 }
 
 impl Prepared {
+    /// True if the row has the columns that the statement was described with.
+    pub(super) fn describes(&self, row: &PgRow) -> bool {
+        let same = |(column, (known, kind)): (&PgColumn, (&Column, &Type))| {
+            column.name() == known.name
+                && column
+                    .type_info()
+                    .oid()
+                    .is_none_or(|found| found.0 == kind.oid)
+        };
+        row.columns().len() == self.columns.len()
+            && row
+                .columns()
+                .iter()
+                .zip(self.columns.iter().zip(self.types.iter()))
+                .all(same)
+    }
+
+    #[cfg(test)]
+    pub(super) fn for_test(params: Vec<Type>) -> Self {
+        Self {
+            number: 1,
+            params: params.into(),
+            columns: Arc::new([]),
+            types: Arc::new([]),
+        }
+    }
+
     fn name(number: u64) -> String {
         format!("hapax_{number}")
     }
@@ -78,6 +109,11 @@ struct Entry {
 }
 
 impl Statements {
+    /// Forgets all, when the server has.
+    pub(super) fn clear(&mut self) {
+        self.by_text.clear();
+    }
+
     pub(super) fn get(&mut self, statement: &str) -> Option<Prepared> {
         let entry = self.by_text.get_mut(statement)?;
         self.clock += 1;
@@ -112,7 +148,7 @@ impl Statements {
             Some(Either::Left(types)) => types.iter().map(Type::of).collect(),
             _ => Vec::new(),
         };
-        let (columns, bases) = params::columns(described.columns());
+        let (columns, types) = params::columns(described.columns());
         self.next_number += 1;
         let number = self.next_number;
         // Through the extended protocol, which takes one command only.
@@ -127,7 +163,7 @@ impl Statements {
             number,
             params: params.into(),
             columns: columns.into(),
-            bases: bases.into(),
+            types: types.into(),
         };
         self.clock += 1;
         self.by_text.insert(

@@ -14,6 +14,7 @@ use super::hooks::Hooks;
 use super::{
     OPEN_AGAIN_AFTER, STATEMENTS_MAX, STEPS_BETWEEN_LOOKS, SqliteSession, errors, params, started,
 };
+use crate::store::cursors::Cursors;
 use crate::store::savepoints::Savepoints;
 use crate::store::{SessionOptions, StoreError, Value};
 
@@ -97,6 +98,8 @@ impl SqliteSession {
             aborted: false,
             fault: None,
             savepoints: Savepoints::default(),
+            cursors: Cursors::default(),
+            schema_version: None,
             run_lock_path: started::lock_path(path),
             run_lock: None,
             relay_lock_path: started::relay_lock_path(path),

@@ -90,29 +90,40 @@ pub(super) fn sql_error(error: &sqlx::Error) -> SqlError {
         retryable: class_of(code) != Class::Refused,
         ..SqlError::new(code_of(code, message), clean_reason(message))
     };
-    // `UNIQUE constraint failed: accounts.owner, accounts.kind`, `.. failed: index 'one_open'`
-    if let Some((kind, object)) = message.split_once(" constraint failed: ") {
-        match kind {
-            "CHECK" => mapped.constraint = Some(clean_reason(object)),
-            "UNIQUE" | "NOT NULL" => {
-                if let Some(index) = object
-                    .strip_prefix("index '")
-                    .and_then(|rest| rest.strip_suffix('\''))
-                {
-                    mapped.constraint = Some(clean_reason(index));
-                } else if let Some((table, column)) = object
-                    .split(", ")
-                    .next()
-                    .and_then(|one| one.split_once('.'))
-                {
-                    mapped.table = Some(clean_reason(table));
-                    mapped.column = Some(clean_reason(column));
-                }
-            }
-            _ => {}
-        }
-    }
+    place(message, &mut mapped);
     mapped
+}
+
+/// Reads from an error's words what it is about.
+fn place(message: &str, mapped: &mut SqlError) {
+    // `cannot store TEXT value in INTEGER column accounts.balance`
+    let in_strict_table = message
+        .strip_prefix("cannot store ")
+        .and_then(|rest| rest.split_once(" column "))
+        .map(|(_, object)| ("COLUMN", object));
+    // `UNIQUE constraint failed: accounts.owner, accounts.kind`, `.. failed: index 'one_open'`
+    let Some((kind, object)) = message
+        .split_once(" constraint failed: ")
+        .or(in_strict_table)
+    else {
+        return;
+    };
+    if kind == "CHECK" {
+        // A CHECK without a name is told by its expression.
+        mapped.constraint = Some(clean_reason(object));
+    } else if let Some(index) = object
+        .strip_prefix("index '")
+        .and_then(|rest| rest.strip_suffix('\''))
+    {
+        mapped.constraint = Some(clean_reason(index));
+    } else if let Some((table, _)) = object.split_once('.') {
+        mapped.table = Some(clean_reason(table));
+        let columns: Vec<&str> = object
+            .split(", ")
+            .filter_map(|one| one.strip_prefix(table)?.strip_prefix('.'))
+            .collect();
+        mapped.column = Some(clean_reason(&columns.join(", ")));
+    }
 }
 
 /// The codes are documented in `docs/error-codes.md`.
@@ -155,5 +166,61 @@ fn code_of(code: i32, message: &str) -> &'static str {
             25 => "params.count",
             _ => "database",
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_error_is_about_is_read_from_its_words() {
+        for (message, table, column, constraint) in [
+            ("UNIQUE constraint failed: t.a", Some("t"), Some("a"), None),
+            (
+                "UNIQUE constraint failed: t.a, t.b",
+                Some("t"),
+                Some("a, b"),
+                None,
+            ),
+            (
+                "UNIQUE constraint failed: index 'one_open'",
+                None,
+                None,
+                Some("one_open"),
+            ),
+            (
+                "NOT NULL constraint failed: t.a",
+                Some("t"),
+                Some("a"),
+                None,
+            ),
+            (
+                "CHECK constraint failed: positive",
+                None,
+                None,
+                Some("positive"),
+            ),
+            ("FOREIGN KEY constraint failed", None, None, None),
+            (
+                "cannot store TEXT value in INTEGER column t.a",
+                Some("t"),
+                Some("a"),
+                None,
+            ),
+            ("no such table: t.a", None, None, None),
+        ] {
+            let mut error = SqlError::default();
+            place(message, &mut error);
+            assert_eq!(
+                (
+                    error.table.as_deref(),
+                    error.column.as_deref(),
+                    error.constraint.as_deref()
+                ),
+                (table, column, constraint),
+                "{message}"
+            );
+        }
     }
 }

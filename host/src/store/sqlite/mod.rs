@@ -10,6 +10,7 @@
 
 mod claims;
 mod connect;
+mod cursors;
 mod errors;
 mod hooks;
 mod letters;
@@ -32,19 +33,21 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::TryStreamExt as _;
-use sqlx::sqlite::SqliteArguments;
+use sqlx::sqlite::{SqliteArguments, SqliteRow};
 use sqlx::{
-    AssertSqlSafe, Either, Executor as _, SqlSafeStr as _, SqliteConnection, Statement as _,
+    AssertSqlSafe, Connection as _, Either, Executor as _, Row as _, SqlSafeStr as _,
+    SqliteConnection, Statement as _,
 };
 
 use super::guard::{self, Passed};
 use super::text::{clean_reason, headers_to_json, instant_to_text};
 use super::{
     Baton, Claim, ClaimAs, ClaimRequest, Column, CommitError, Counters, HandlerMigration,
-    OutboxRow, ResultSet, Savepoint, Session, SqlError, StoreError, StoreKind, Value, records,
-    savepoints::Savepoints,
+    OutboxRow, ResultSet, Savepoint, Session, SqlError, StoreError, StoreKind, Value,
+    cursors::Cursors, records, savepoints::Savepoints,
 };
 use crate::message::{ComponentDigest, FailureClass, MessageId};
+use cursors::SqliteCursor;
 use errors::Class;
 use hooks::Hooks;
 use rows::{RowSink, column};
@@ -103,6 +106,9 @@ pub struct SqliteSession {
     aborted: bool,
     fault: Option<StoreError>,
     savepoints: Savepoints,
+    cursors: Cursors<SqliteCursor>,
+    /// As the database counts changes of its tables; what is prepared goes with it.
+    schema_version: Option<i64>,
     /// The file whose lock keeps suspects of all hosts apart.
     run_lock_path: PathBuf,
     /// That file, while a suspect runs on this session.
@@ -166,6 +172,7 @@ impl SqliteSession {
         self.aborted = false;
         self.fault = None;
         self.savepoints = Savepoints::default();
+        self.cursors = Cursors::default();
     }
 
     async fn simple(&mut self, text: impl Into<String>) -> Result<(), StoreError> {
@@ -214,12 +221,13 @@ impl SqliteSession {
         Ok(columns)
     }
 
-    /// Runs a handler's statement. Returns the rows that it changed and those that it returned.
+    /// Runs a handler's statement. Returns how many rows it changed; `take` gets those that it returned, until it says
+    /// that it has enough.
     async fn run(
         &mut self,
         statement: &str,
         arguments: SqliteArguments,
-        rows: &mut RowSink,
+        take: &mut (dyn FnMut(&SqliteRow) -> bool + Send),
     ) -> Result<u64, SqlError> {
         self.hooks.set_deadline(self.statement_timeout);
         let mut changed = 0;
@@ -231,7 +239,7 @@ impl SqliteSession {
                 match stream.try_next().await {
                     Ok(Some(Either::Left(done))) => changed += done.rows_affected(),
                     Ok(Some(Either::Right(row))) => {
-                        if !rows.take(&row) {
+                        if !take(&row) {
                             // All changes were made before the first row came; the statement is reset.
                             break Ok(());
                         }
@@ -264,7 +272,9 @@ impl SqliteSession {
         arguments: SqliteArguments,
     ) -> Result<u64, SqlError> {
         let mut rows = RowSink::new(None);
-        let changed = self.run(statement, arguments, &mut rows).await?;
+        let changed = self
+            .run(statement, arguments, &mut |row| rows.take(row))
+            .await?;
         // For a statement that only reads, SQLite reports the changes of an earlier one.
         Ok(if passed.reads { rows.count } else { changed })
     }
@@ -278,7 +288,20 @@ impl Session for SqliteSession {
         self.clear_tx();
         self.hooks.ended.store(false, Ordering::SeqCst);
         // A plain BEGIN would take the write lock later, and then fail at once whatever the busy timeout says.
-        self.simple("BEGIN IMMEDIATE").await?;
+        let began = sqlx::raw_sql("BEGIN IMMEDIATE; PRAGMA schema_version")
+            .fetch_one(&mut self.connection)
+            .await
+            .and_then(|row| row.try_get(0));
+        let version: i64 = began.map_err(|error| self.host_error(&error))?;
+        // SQLite prepares anew by itself after a change of tables, but the driver goes on with the columns as they were: with
+        // one more of them it panics. Within a transaction nobody else changes any.
+        if self.schema_version.replace(version) != Some(version) {
+            self.columns.clear();
+            self.connection
+                .clear_cached_statements()
+                .await
+                .map_err(|error| self.host_error(&error))?;
+        }
         self.hooks.guarded.store(true, Ordering::SeqCst);
         Ok(())
     }
@@ -369,7 +392,7 @@ impl Session for SqliteSession {
             return Err(records::wrong_count(passed.params as usize, params.len()));
         }
         let mut rows = RowSink::new(Some(rows_max));
-        self.run(statement, params::bind(params)?, &mut rows)
+        self.run(statement, params::bind(params)?, &mut |row| rows.take(row))
             .await?;
         if let Some(error) = rows.failure {
             return Err(error);

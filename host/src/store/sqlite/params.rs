@@ -1,7 +1,9 @@
 //! Values between the contract and SQLite.
 //!
-//! SQLite has five storage classes. What it has no class for is stored as TEXT in a stated form: decimal, uuid and json
-//! verbatim, an instant as `YYYY-MM-DDTHH:MM:SS.ffffffZ`. Results follow the class that is stored.
+//! SQLite has five storage classes. What it has no class for is stored as TEXT in a stated form: decimal, uuid (in lower case),
+//! json and other verbatim, a date as `YYYY-MM-DD`, a time as `HH:MM:SS.ffffff`, a timestamp as `YYYY-MM-DDTHH:MM:SS.ffffff`, an
+//! instant with a `Z` behind that, an interval as ISO 8601 has it (`P1M-2DT3.500000S`). Arrays have none. Results follow the
+//! class that is stored.
 //!
 //! **Invariant**: no I/O here; a value never loses a part of itself without an error. (A column's affinity may still
 //! change it: declare TEXT or STRICT.)
@@ -11,7 +13,7 @@ use sqlx::{Arguments as _, Row as _, Sqlite, TypeInfo as _, ValueRef as _};
 
 use crate::store::postgres::{is_decimal, is_uuid};
 use crate::store::text::instant_to_text;
-use crate::store::{SqlError, Value};
+use crate::store::{SqlError, Value, calendar};
 
 /// The last year whose text sorts with the others.
 const YEAR_MAX: i64 = 9999;
@@ -52,6 +54,31 @@ pub(super) fn bind(values: &[Value]) -> Result<SqliteArguments, SqlError> {
             Value::Instant(instant) => {
                 arguments.add(instant_to_text(*instant, YEAR_MAX).map_err(invalid)?)
             }
+            Value::Date(date) => {
+                arguments.add(calendar::date_to_text(*date, YEAR_MAX).map_err(invalid)?)
+            }
+            Value::Time(time) => arguments.add(calendar::time_to_text(*time).map_err(invalid)?),
+            Value::Timestamp(timestamp) => {
+                arguments.add(calendar::timestamp_to_text(*timestamp, YEAR_MAX).map_err(invalid)?)
+            }
+            Value::Interval(interval) => arguments.add(calendar::interval_to_iso(*interval)),
+            Value::Other { text, .. } => arguments.add(text.clone()),
+            Value::Array(..) => {
+                return Err(SqlError {
+                    param: Some(number),
+                    hint: Some("pass the elements as JSON, for `json_each`".into()),
+                    ..SqlError::new(
+                        "type.mismatch",
+                        format!(
+                            "parameter ${number}: SQLite has no arrays, and this is a {}",
+                            value.kind()
+                        ),
+                    )
+                });
+            }
+            Value::Undecoded { .. } => {
+                return Err(invalid("`undecoded` occurs in results only".into()));
+            }
         };
         added.map_err(|error| invalid(error.to_string()))?;
     }
@@ -74,16 +101,16 @@ pub(super) fn read(row: &SqliteRow) -> Result<Vec<Value>, SqlError> {
             let value = match class.as_str() {
                 "INTEGER" => <i64 as sqlx::Decode<Sqlite>>::decode(raw).map(Value::Int64),
                 "REAL" => <f64 as sqlx::Decode<Sqlite>>::decode(raw).map(Value::Float64),
-                "TEXT" => {
-                    return <String as sqlx::Decode<Sqlite>>::decode(raw)
-                        .map(Value::Text)
-                        .map_err(|_| {
-                            SqlError::new(
-                                "data.encoding",
-                                format!("the text in column {} is not UTF-8", index + 1),
-                            )
-                        });
-                }
+                "TEXT" => <Vec<u8> as sqlx::Decode<Sqlite>>::decode(raw).map(|bytes| {
+                    String::from_utf8(bytes).map_or_else(
+                        // SQLite stores as text what it is given as text.
+                        |error| Value::Undecoded {
+                            type_name: "TEXT".into(),
+                            bytes: error.into_bytes(),
+                        },
+                        Value::Text,
+                    )
+                }),
                 "BLOB" => <Vec<u8> as sqlx::Decode<Sqlite>>::decode(raw).map(Value::Bytes),
                 other => return Err(internal(format!("unknown storage class `{other}`"))),
             };

@@ -4,7 +4,7 @@ use sqlx::sqlite::SqliteRow;
 use sqlx::{Column as _, Row as _, TypeInfo as _};
 
 use super::params;
-use crate::store::{Column, ResultSet, SqlError, records};
+use crate::store::{Column, ResultSet, SqlError, Value, records};
 
 /// Takes a statement's rows up to its limits, or only counts them.
 pub(super) struct RowSink {
@@ -43,7 +43,7 @@ impl RowSink {
         }
         match params::read(row) {
             Ok(values) => {
-                self.bytes += values.iter().map(records::value_bytes).sum::<usize>();
+                self.bytes += values.iter().map(Value::bytes).sum::<usize>();
                 if self.bytes > records::RESULT_MAX_BYTES {
                     self.failure = Some(records::too_many_bytes());
                     return false;

@@ -36,6 +36,7 @@ impl SqliteSession {
         }
         self.savepoint_statement(savepoint.roll_back()).await?;
         self.savepoints.ended(savepoint);
+        self.cursors.rolled_back(savepoint);
         self.aborted = false;
         Ok(())
     }

@@ -3,6 +3,7 @@
 //! **Invariant**: a step that this guest does not understand, or whose expectation fails, rejects the message with a reason that
 //! begins with `step`: a test that is wrong never looks like one that passed.
 
+mod cursors;
 mod run;
 mod savepoints;
 mod step;

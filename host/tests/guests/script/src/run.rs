@@ -8,9 +8,9 @@ use hapax_guest::sql::{self, Column, Rows, Savepoint, Value};
 use hapax_guest::{Error, Failure, Message, config, log, params};
 use serde_json::json;
 
-use crate::savepoints;
 use crate::step::{Action, Level, Moment, OnError, Publish, Record, SavepointEnd, Step};
 use crate::tagged::{Hex, Tagged};
+use crate::{cursors, savepoints};
 
 /// The rows that a cursor fetches at a time, if the step does not say.
 const FETCH_DEFAULT: u32 = 100;
@@ -107,6 +107,45 @@ fn action(message: &Message, step: &Step, number: &str) -> Result<Given, Trouble
             }
         }
         Action::Cursor(statement) => cursor(statement, &params()?, step)?,
+        Action::OpenCursor(open) => {
+            cursors::open(&open.name, &open.statement, &params()?)?;
+            Given::Nothing
+        }
+        Action::FetchCursor(name) => {
+            let fetched = cursors::with(name, |cursor| {
+                let rows = cursor.fetch(step.fetch.unwrap_or(FETCH_DEFAULT));
+                (columns(cursor.columns()), rows)
+            });
+            let (columns, rows) = fetched.ok_or_else(|| no_cursor(name, number))?;
+            Given::Rows {
+                columns,
+                rows: tagged(rows?),
+            }
+        }
+        Action::CountCursor(name) => {
+            let mut count = 0;
+            loop {
+                let rows = cursors::with(name, |cursor| {
+                    cursor.fetch(step.fetch.unwrap_or(FETCH_DEFAULT))
+                });
+                let rows = rows.ok_or_else(|| no_cursor(name, number))??;
+                if rows.is_empty() {
+                    break Given::Count(count);
+                }
+                count += rows.len() as u64;
+            }
+        }
+        Action::DropCursor(name) => {
+            drop(cursors::take(name).ok_or_else(|| no_cursor(name, number))?);
+            Given::Nothing
+        }
+        Action::SumCursor(statement) => {
+            let mut sum = 0;
+            for row in sql::open_cursor(statement, &params()?)?.rows() {
+                sum += row?.get::<u64>(0)?;
+            }
+            Given::Count(sum)
+        }
         Action::Savepoint(end) => savepoint(message, step, end, number)?,
         Action::BeginSavepoint(name) => {
             savepoints::begin(name)?;
@@ -235,6 +274,10 @@ fn savepoint(
 
 fn named(name: &str, number: &str) -> Result<Savepoint, Failure> {
     savepoints::take(name).ok_or_else(|| wrong(number, format!("there is no savepoint `{name}`")))
+}
+
+fn no_cursor(name: &str, number: &str) -> Failure {
+    wrong(number, format!("there is no cursor `{name}`"))
 }
 
 fn outgoing(publish: &Publish) -> Result<Outgoing, String> {

@@ -22,6 +22,11 @@ pub(crate) struct Step {
     pub(crate) execute_many: Option<String>,
     pub(crate) query: Option<String>,
     pub(crate) cursor: Option<String>,
+    pub(crate) open_cursor: Option<OpenCursor>,
+    pub(crate) fetch_cursor: Option<String>,
+    pub(crate) count_cursor: Option<String>,
+    pub(crate) drop_cursor: Option<String>,
+    pub(crate) sum_cursor: Option<String>,
     pub(crate) savepoint: Option<SavepointEnd>,
     pub(crate) begin_savepoint: Option<String>,
     pub(crate) release_savepoint: Option<String>,
@@ -68,6 +73,11 @@ pub(crate) enum Action<'a> {
     ExecuteMany(&'a str),
     Query(&'a str),
     Cursor(&'a str),
+    OpenCursor(&'a OpenCursor),
+    FetchCursor(&'a str),
+    CountCursor(&'a str),
+    DropCursor(&'a str),
+    SumCursor(&'a str),
     Savepoint(SavepointEnd),
     BeginSavepoint(&'a str),
     ReleaseSavepoint(&'a str),
@@ -100,6 +110,11 @@ impl Step {
             self.execute_many.as_deref().map(Action::ExecuteMany),
             self.query.as_deref().map(Action::Query),
             self.cursor.as_deref().map(Action::Cursor),
+            self.open_cursor.as_ref().map(Action::OpenCursor),
+            self.fetch_cursor.as_deref().map(Action::FetchCursor),
+            self.count_cursor.as_deref().map(Action::CountCursor),
+            self.drop_cursor.as_deref().map(Action::DropCursor),
+            self.sum_cursor.as_deref().map(Action::SumCursor),
             self.savepoint.map(Action::Savepoint),
             self.begin_savepoint.as_deref().map(Action::BeginSavepoint),
             self.release_savepoint
@@ -163,6 +178,14 @@ pub(crate) enum SavepointEnd {
 pub(crate) struct Record {
     pub(crate) table: String,
     pub(crate) key: String,
+}
+
+/// A cursor to keep under a name.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct OpenCursor {
+    pub(crate) name: String,
+    pub(crate) statement: String,
 }
 
 #[derive(Debug, Default, Deserialize)]
