@@ -46,6 +46,7 @@ macro_rules! on_both_databases {
     )*};
 }
 
+mod changed;
 mod cursors;
 mod daemon;
 mod daemon_cursors;

@@ -174,7 +174,7 @@ impl PostgresSession {
     }
 
     /// The table was changed since the statement was described, by somebody else: that is no fault of the message.
-    fn stale_description(&mut self) -> SqlError {
+    pub(super) fn stale_description(&mut self) -> SqlError {
         let text = "the columns of the statement have changed since it was prepared";
         self.is_stale = true;
         self.tx.aborted = true;

@@ -228,6 +228,8 @@ impl PostgresSession {
         let (text, spans) = prepared.call(params)?;
 
         let mut affected = 0;
+        let mut is_stale = false;
+        let mut is_first = true;
         let result = {
             let mut stream = sqlx::Executor::fetch_many(
                 &mut self.connection,
@@ -238,7 +240,11 @@ impl PostgresSession {
                     Ok(Some(Either::Left(done))) => affected += done.rows_affected(),
                     // Once the sink is full, the rest is read and dropped: the session must come to rest.
                     Ok(Some(Either::Right(row))) => {
-                        if let Some(sink) = &mut sink {
+                        // The driver's own copy of a description can be older than the statement.
+                        is_stale |= std::mem::take(&mut is_first) && !prepared.describes(&row);
+                        if let Some(sink) = &mut sink
+                            && !is_stale
+                        {
                             sink.take(&row);
                         }
                     }
@@ -247,6 +253,9 @@ impl PostgresSession {
                 }
             }
         };
+        if is_stale {
+            return Err(self.stale_description());
+        }
         if let Err(error) = result {
             self.note(&error);
             let mut error = errors::sql_error(&error);

@@ -175,13 +175,16 @@ async fn a_plan_that_is_out_of_date_is_a_fault() {
         .query("SELECT * FROM t", &[], 10)
         .await
         .unwrap_err();
-    assert_eq!(
-        (error.code.as_str(), error.retryable),
-        ("unavailable", true)
-    );
-    assert!(matches!(
-        test.session.fault(),
-        Some(StoreError::Unavailable(_))
-    ));
-    assert!(test.session.rollback().await.is_err());
+    assert_eq!((error.code.as_str(), error.retryable), ("stale", true));
+    assert!(matches!(test.session.fault(), Some(StoreError::Busy(_))));
+    // The connection is as good as before: it prepares anew.
+    test.session.rollback().await.unwrap();
+    test.session.begin().await.unwrap();
+    let result = test
+        .session
+        .query("SELECT * FROM t", &[], 10)
+        .await
+        .unwrap();
+    assert_eq!(result.columns.len(), 2);
+    test.session.rollback().await.unwrap();
 }
