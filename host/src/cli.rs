@@ -4,6 +4,7 @@
 
 mod dead_letters;
 mod demo;
+mod prune;
 mod send;
 
 use std::io::{IsTerminal as _, Write as _};
@@ -114,6 +115,11 @@ enum Command {
         #[command(subcommand)]
         command: dead_letters::Command,
     },
+    /// Delete claims that are older than their handlers' `dedup`, and what else is old; hosts do it by themselves
+    #[command(
+        after_help = "Examples:\n  hapax prune --dry-run\n  hapax prune credit\n  hapax prune --dry-run --json"
+    )]
+    Prune(prune::Arguments),
     /// Show what each handler has done, and what waits
     #[command(after_help = "Examples:\n  hapax status\n  hapax status --config hapax.toml --json")]
     Status {
@@ -250,6 +256,7 @@ async fn execute(command: Command) -> Result<(), CommandError> {
         }
         Command::Send(arguments) => send::send(arguments).await,
         Command::DeadLetters { command } => dead_letters::dead_letters(command).await,
+        Command::Prune(arguments) => prune::prune(arguments).await,
         Command::Status { config, json } => {
             let statuses = app::status(&config.load()?).await?;
             if json {

@@ -231,6 +231,8 @@ pub enum FailureClass {
     MissingId,
     /// The id was claimed before, with another payload.
     Conflict,
+    /// It is older than the handler's window, and its id is not claimed: its claim may have been pruned.
+    TooOld,
     /// The handler said `reject`.
     Rejected,
     /// The handler asked for a retry, until the attempts were used up.
@@ -247,9 +249,10 @@ pub enum FailureClass {
 
 impl FailureClass {
     /// Every class, in the order of the documentation.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::MissingId,
         Self::Conflict,
+        Self::TooOld,
         Self::Rejected,
         Self::Retried,
         Self::Trapped,
@@ -268,6 +271,7 @@ impl FailureClass {
         match self {
             Self::MissingId => "missing-id",
             Self::Conflict => "conflict",
+            Self::TooOld => "too-old",
             Self::Rejected => "rejected",
             Self::Retried => "retried",
             Self::Trapped => "trapped",

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 
+use super::prune::{Rules, keep_pruning};
 use super::{connect_and_migrate, handler_migrations, jetstream_options, open_store, own_session};
 use crate::config::{Config, HandlerConfig, SourceKind};
 use crate::exit::{CommandError, Exit};
@@ -139,10 +140,20 @@ async fn start_and_wait(
         connection,
         is_done,
     ));
+    let (stop_pruning, pruning_stops) = watch::channel(false);
+    let pruner = tokio::spawn(keep_pruning(
+        Rules::of(config),
+        Arc::clone(&store),
+        suspects.process().to_owned(),
+        pruning_stops,
+    ));
     let ended = wait_for(&mut pipelines, drain_sender, drain, config.shutdown_grace).await;
+    let _ = stop_pruning.send(true);
     drop(done);
     let connection = flusher.await.unwrap_or_default();
     final_flush(&contexts, &store, connection).await;
+    // One that does not end is left to the end of the process: its batch rolls back.
+    let _ = tokio::time::timeout(LAST_STATEMENT_TIMEOUT, pruner).await;
     match ended {
         Ended::Drained => {}
         Ended::Broken => {

@@ -37,10 +37,31 @@ const LANES_POSTGRES_DEFAULT: usize = 4;
 /// Whether a message's id is claimed before its handler runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dedup {
-    /// It is, and stays claimed.
+    /// It is, and stays claimed for ever.
     Claims,
+    /// It is, and stays claimed for this long at least.
+    Window(Duration),
     /// It is not: the handler runs for each delivery, and must be naturally idempotent.
     Off,
+}
+
+impl Dedup {
+    /// Returns how long ids stay claimed; `None` for ever, or never.
+    pub fn window(self) -> Option<Duration> {
+        match self {
+            Self::Window(window) => Some(window),
+            Self::Claims | Self::Off => None,
+        }
+    }
+}
+
+/// What happens to a message without a claim that its source accepted before the window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Late {
+    /// It becomes a dead letter of class `too-old`: its claim may have been pruned.
+    Park,
+    /// It runs.
+    Run,
 }
 
 /// What happens to a message whose id was claimed with another payload.
@@ -51,6 +72,9 @@ pub enum ConflictPolicy {
     /// It counts as a duplicate.
     Ignore,
 }
+
+/// The shortest window: shorter than what any source may take to deliver again.
+const DEDUP_WINDOW_MIN: Duration = Duration::from_secs(1);
 
 /// How often and when a failed message runs again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,8 +153,10 @@ pub struct HandlerConfig {
     pub message_id: IdPlaces,
     /// In which order messages run; `None` for any.
     pub order: Option<Order>,
-    /// Whether ids are claimed.
+    /// Whether ids are claimed, and for how long.
     pub dedup: Dedup,
+    /// What happens to messages that are older than the window.
+    pub late: Late,
     /// What happens to another payload under a claimed id.
     pub conflict: ConflictPolicy,
     /// How often and when a failed message runs again.
@@ -201,19 +227,8 @@ pub(super) fn check_handler(
             ConflictPolicy::Park
         }
     };
-    let dedup = match section.text("dedup") {
-        None => Dedup::Claims,
-        Some("off") => Dedup::Off,
-        Some(other) => {
-            section.problem(
-                "dedup",
-                format!("`{other}` is not a way to tell duplicates"),
-                "leave `dedup` out (claims are kept for ever so far), or write `\"off\"` for a naturally idempotent handler"
-                    .to_owned(),
-            );
-            Dedup::Claims
-        }
-    };
+    let dedup = check_dedup(&section);
+    let late = check_late(&section, dedup);
     if dedup == Dedup::Off && section.text("conflict").is_some() {
         section.problem(
             "conflict",
@@ -261,6 +276,7 @@ pub(super) fn check_handler(
         message_id: message_id?,
         order,
         dedup,
+        late,
         conflict,
         retry,
         limits,
@@ -270,6 +286,59 @@ pub(super) fn check_handler(
         migrations,
         config,
     })
+}
+
+fn check_dedup(section: &Section<'_>) -> Dedup {
+    const HINT: &str = "leave `dedup` out (claims are kept for ever), write how long they are kept, such as `\"14d\"`, or \
+         `\"off\"` for a naturally idempotent handler";
+    let text = match section.text("dedup") {
+        None => return Dedup::Claims,
+        Some("off") => return Dedup::Off,
+        Some(text) => text,
+    };
+    match super::units::duration(text) {
+        Ok(window) if window >= DEDUP_WINDOW_MIN => Dedup::Window(window),
+        Ok(_) => {
+            section.problem(
+                "dedup",
+                format!("`{text}` is shorter than any source takes to deliver again"),
+                format!("write at least `\"{}s\"`", DEDUP_WINDOW_MIN.as_secs()),
+            );
+            Dedup::Claims
+        }
+        Err(_) => {
+            section.problem(
+                "dedup",
+                format!("`{text}` is not a way to tell duplicates"),
+                HINT.to_owned(),
+            );
+            Dedup::Claims
+        }
+    }
+}
+
+fn check_late(section: &Section<'_>, dedup: Dedup) -> Late {
+    let late = match section.text("late") {
+        None => return Late::Park,
+        Some("park") => Late::Park,
+        Some("run") => Late::Run,
+        Some(other) => {
+            section.problem(
+                "late",
+                format!("`{other}` is not a way to treat messages older than the window"),
+                "write `\"park\"` or `\"run\"`".to_owned(),
+            );
+            return Late::Park;
+        }
+    };
+    if dedup.window().is_none() {
+        section.problem(
+            "late",
+            "means nothing without a window: no claim is ever pruned",
+            "leave `late` out, or write how long claims are kept: `dedup = \"14d\"`".to_owned(),
+        );
+    }
+    late
 }
 
 fn check_start(section: &Section<'_>, source: Option<&SourceConfig>) -> Option<Start> {

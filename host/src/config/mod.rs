@@ -10,6 +10,6 @@ mod section;
 mod units;
 
 pub use checked::{Config, JetStreamConfig, SourceConfig, SourceKind, StoreConfig};
-pub use handler::{Batch, ConflictPolicy, Dedup, HandlerConfig, OnDead, Order, Retry};
+pub use handler::{Batch, ConflictPolicy, Dedup, HandlerConfig, Late, OnDead, Order, Retry};
 pub use problem::{ConfigError, Problem};
 pub(crate) use units::duration;

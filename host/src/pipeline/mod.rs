@@ -15,6 +15,7 @@ mod policy;
 mod process;
 mod replay;
 mod suspect;
+mod too_old;
 mod waiting;
 
 use std::collections::HashSet;
@@ -171,10 +172,10 @@ impl HandlerContext {
     }
 
     /// Counts what a commit settled, and learns how many messages fit into the time that locks may be held.
-    fn batch_committed(&self, took: &Took, conflicts: usize) {
+    fn batch_committed(&self, took: &Took, buried: usize) {
         let (size, handled) = took.counts();
-        self.settled(handled as u64, (size - handled - conflicts) as u64);
-        for _ in 0..conflicts {
+        self.settled(handled as u64, (size - handled - buried) as u64);
+        for _ in 0..buried {
             self.counters.dead();
         }
         self.sizes.committed(took, self.config.batch.max_hold);

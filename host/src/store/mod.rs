@@ -10,6 +10,7 @@ mod letters;
 mod migrations;
 mod order;
 mod postgres;
+mod prune;
 mod queue;
 mod records;
 mod savepoints;
@@ -30,6 +31,10 @@ pub(crate) use letters::LetterSession;
 pub use letters::{LetterFilter, LetterState, LetterSummary, Reburied, Replay, Restored};
 pub use migrations::check_handler_migrations;
 pub use order::{PutOff, QueueHead};
+pub(crate) use prune::PruneSession;
+pub use prune::{
+    ClaimsSize, Leftover, PRUNE_BATCH_MAX, Prunable, PruneCursor, PrunedBatch, claims_go_after,
+};
 pub use savepoints::{SAVEPOINTS_MAX, Savepoint};
 pub(crate) use session::Session;
 pub use session::{

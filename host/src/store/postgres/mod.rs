@@ -15,6 +15,7 @@ mod letters;
 mod many;
 mod order;
 mod params;
+mod prune;
 mod queue;
 mod rows;
 mod savepoints;
@@ -79,6 +80,8 @@ pub struct PostgresSession {
 struct TxState {
     /// The transaction's number, once the claim has given it one.
     xid: Option<String>,
+    /// The server's time at the last claim, in microseconds.
+    claimed_at: Option<i64>,
     /// The server raised an error: nothing more may be sent.
     aborted: bool,
     fault: Option<StoreError>,

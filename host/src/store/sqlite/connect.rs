@@ -99,6 +99,7 @@ impl SqliteSession {
             savepoints: Savepoints::default(),
             run_lock_path: started::lock_path(path),
             run_lock: None,
+            pruner: String::new(),
             broken: false,
         };
         session.check_settings(path).await?;

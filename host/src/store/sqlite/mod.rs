@@ -16,6 +16,7 @@ mod letters;
 mod many;
 mod order;
 mod params;
+mod prune;
 mod queue;
 mod rows;
 mod savepoints;
@@ -106,6 +107,8 @@ pub struct SqliteSession {
     run_lock_path: PathBuf,
     /// That file, while a suspect runs on this session.
     run_lock: Option<std::fs::File>,
+    /// As whom this session prunes.
+    pruner: String,
     /// True if the connection must be closed.
     broken: bool,
 }

@@ -1,0 +1,1 @@
+-- Holds the number; the file of this number adds what the relay needs.
