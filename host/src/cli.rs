@@ -14,7 +14,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::app::{self, BatchObserver, CheckedHandler, HandlerStatus, RunOptions, SettledBatch};
+use crate::app::{self, BatchObserver, CheckedHandler, HandlerStatus, RunOptions, SettledBatch, Status};
 use crate::config::Config;
 use crate::exit::{CommandError, Exit};
 
@@ -258,12 +258,14 @@ async fn execute(command: Command) -> Result<(), CommandError> {
         Command::DeadLetters { command } => dead_letters::dead_letters(command).await,
         Command::Prune(arguments) => prune::prune(arguments).await,
         Command::Status { config, json } => {
-            let statuses = app::status(&config.load()?).await?;
+            let status = app::status(&config.load()?).await?;
             if json {
-                print_json(&serde_json::json!({ "handlers": statuses }))
+                print_json(&status)
             } else {
-                print(&status_text(&statuses))?;
-                warn_of_unknown_backlogs(&statuses);
+                let statuses = &status.handlers;
+                print(&status_text(statuses))?;
+                print(&claims_text(&status))?;
+                warn_of_unknown_backlogs(statuses);
                 if statuses.iter().any(|status| status.dead > 0) {
                     let _ = writeln!(
                         std::io::stderr(),
@@ -437,6 +439,28 @@ fn status_text(statuses: &[HandlerStatus]) -> String {
         ]);
     }
     table(&rows)
+}
+
+/// Says how large the claims table is, once there is a claim.
+fn claims_text(status: &Status) -> String {
+    let claims = &status.claims;
+    let Some(per_million) = claims.bytes_per_million else {
+        return String::new();
+    };
+    let mebibytes = |bytes: u64| format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20));
+    let mut text = format!(
+        "\n{} in {}, {} per million\n",
+        count(claims.rows, "claim"),
+        mebibytes(claims.bytes),
+        mebibytes(per_million),
+    );
+    for handler in &status.handlers {
+        if let Some(seconds) = handler.oldest_claim_seconds {
+            let age = indicatif::HumanDuration(Duration::from_secs(seconds));
+            text.push_str(&format!("oldest claim of `{}`: {age}\n", handler.name));
+        }
+    }
+    text
 }
 
 /// On standard error, so that the table stays a table.

@@ -10,6 +10,7 @@ mod prune;
 mod run;
 mod send;
 mod status;
+mod window;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +24,7 @@ pub use demo::{DemoOptions, DemoProgress, DemoReport, Kill, demo};
 pub use prune::{PruneOptions, PruneProgress, Pruned, prune};
 pub use run::{RunOptions, run};
 pub use send::{Envelope, Line, NewMessage, Next, Sent, send};
-pub use status::{HandlerStatus, status};
+pub use status::{ClaimsStatus, HandlerStatus, Status, status};
 
 use crate::config::{Config, HandlerConfig, JetStreamConfig};
 use crate::exit::{CommandError, Exit};

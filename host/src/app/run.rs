@@ -8,6 +8,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 
 use super::prune::{Rules, keep_pruning};
+use super::window;
 use super::{connect_and_migrate, handler_migrations, jetstream_options, open_store, own_session};
 use crate::config::{Config, HandlerConfig, SourceKind};
 use crate::exit::{CommandError, Exit};
@@ -396,7 +397,10 @@ async fn connect_source(
             SourceKind::JetStream(stream) => {
                 JetStream::connect(&jetstream_options(stream, handler))
                     .await
-                    .map(|source| Box::new(source) as Box<dyn Source>)
+                    .map(|source| {
+                        window::warn(handler, &source.reach());
+                        Box::new(source) as Box<dyn Source>
+                    })
             }
         };
         match connected {

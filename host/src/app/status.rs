@@ -25,6 +25,9 @@ pub struct HandlerStatus {
     pub rolled_back: u64,
     /// Messages in the dead letters.
     pub dead: u64,
+    /// The age of the oldest claim, in whole seconds by the database's clock.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oldest_claim_seconds: Option<u64>,
     /// Messages that wait in the source, and those that hapax carries itself; absent if the source cannot be reached.
     pub backlog: Option<u64>,
     /// Why the backlog is absent.
@@ -35,11 +38,31 @@ pub struct HandlerStatus {
     pub backlog_hint: Option<String>,
 }
 
-/// Returns the figures of every handler.
+/// The claims table, of all consumers.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct ClaimsStatus {
+    /// Claims; on PostgreSQL, of a large table, the estimate of its statistics.
+    pub rows: u64,
+    /// Of the table with its indexes.
+    pub bytes: u64,
+    /// Absent without claims.
+    pub bytes_per_million: Option<u64>,
+}
+
+/// What `hapax status` tells.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Status {
+    /// In the order of their names.
+    pub handlers: Vec<HandlerStatus>,
+    /// The claims table.
+    pub claims: ClaimsStatus,
+}
+
+/// Returns the figures of every handler, and of the claims table.
 ///
 /// # Errors
 /// If the store cannot be reached.
-pub async fn status(config: &Config) -> Result<Vec<HandlerStatus>, CommandError> {
+pub async fn status(config: &Config) -> Result<Status, CommandError> {
     let store = open_store(config)?;
     let failed = |error| CommandError::store("cannot read the store", &error);
     let mut connection = connect_and_migrate(&store, "status")
@@ -53,6 +76,10 @@ pub async fn status(config: &Config) -> Result<Vec<HandlerStatus>, CommandError>
             .map_err(failed)?;
         let dead = connection
             .dead_letter_count(&handler.consumer)
+            .await
+            .map_err(failed)?;
+        let oldest = connection
+            .oldest_claim(&handler.consumer)
             .await
             .map_err(failed)?;
         let backlog = match config
@@ -94,10 +121,22 @@ pub async fn status(config: &Config) -> Result<Vec<HandlerStatus>, CommandError>
             retried: counters.retried,
             rolled_back: counters.rolled_back,
             dead,
+            oldest_claim_seconds: oldest.map(|seconds| seconds.max(0.0) as u64),
             backlog,
             backlog_error,
             backlog_hint,
         });
     }
-    Ok(statuses)
+    let size = connection.claims_size().await.map_err(failed)?;
+    Ok(Status {
+        handlers: statuses,
+        claims: ClaimsStatus {
+            rows: size.rows,
+            bytes: size.bytes,
+            bytes_per_million: (size.rows > 0).then(|| {
+                let bytes = u128::from(size.bytes) * 1_000_000 / u128::from(size.rows);
+                u64::try_from(bytes).unwrap_or(u64::MAX)
+            }),
+        },
+    })
 }

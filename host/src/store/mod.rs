@@ -31,7 +31,6 @@ pub(crate) use letters::LetterSession;
 pub use letters::{LetterFilter, LetterState, LetterSummary, Reburied, Replay, Restored};
 pub use migrations::check_handler_migrations;
 pub use order::{PutOff, QueueHead};
-pub(crate) use prune::PruneSession;
 pub use prune::{
     ClaimsSize, Leftover, PRUNE_BATCH_MAX, Prunable, PruneCursor, PrunedBatch, claims_go_after,
 };

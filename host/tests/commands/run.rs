@@ -135,7 +135,7 @@ fn a_file_that_is_no_database() {
 async fn a_schema_that_is_newer(place: &Place, mut probe: Probe, meta: &str) {
     probe
         .run(&format!(
-            "UPDATE {meta} SET value = '7000' WHERE name = 'schema-version'"
+            "UPDATE {meta} SET value = '7000' WHERE name IN ('schema-version', 'schema-serves')"
         ))
         .await;
     for (command, doing) in ON_THE_STORE {
@@ -143,7 +143,7 @@ async fn a_schema_that_is_newer(place: &Place, mut probe: Probe, meta: &str) {
             &place.hapax(command),
             4,
             &format!(
-                "error: {doing}: the schema of the store has version 7000, newer than version 1 of this binary\n\
+                "error: {doing}: the schema of the store has version 7000, newer than version 3 of this binary\n\
                  hint: run the version of hapax that made it, or a newer one"
             ),
         );

@@ -37,6 +37,19 @@ pub(super) struct Opened {
     pub(super) priority_timeout: Duration,
     /// How it differs from the options, a sentence each.
     pub(super) drift: Vec<String>,
+    /// For how long a message may come again.
+    pub(super) reach: Reach,
+}
+
+/// For how long a stream can deliver a message again, or take it a second time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reach {
+    /// How long the stream keeps a message; `None` for ever.
+    pub max_age: Option<Duration>,
+    /// After this long without an answer the server delivers again.
+    pub ack_wait: Duration,
+    /// For this long the stream drops a second message with the same `Nats-Msg-Id`.
+    pub duplicate_window: Duration,
 }
 
 /// Finds or makes the stream and the durable. `before` is what was found earlier in this process.
@@ -82,7 +95,13 @@ pub(super) async fn open(
         ack_wait => ack_wait,
     };
     let ack_wait = config.backoff.iter().copied().fold(named, Duration::min);
+    let max_age = stream.config.max_age;
     Ok(Opened {
+        reach: Reach {
+            max_age: (max_age > Duration::ZERO).then_some(max_age),
+            ack_wait,
+            duplicate_window: stream.config.duplicate_window,
+        },
         position_prefix,
         ack_wait,
         batch_max: usize::try_from(config.max_batch)

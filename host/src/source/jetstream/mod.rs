@@ -29,6 +29,7 @@ use crate::message::Instant;
 use connect::Link;
 use fetch::Fetcher;
 use hand::Hand;
+pub use durable::Reach;
 pub use publish::{JetStreamPublisher, NewMessage, Prepared, PublisherOptions};
 
 /// How long `close` waits for the server to confirm that it got the last answers.
@@ -92,6 +93,7 @@ pub struct JetStream {
     hand: Arc<Hand>,
     desk: Arc<Desk>,
     drift: Vec<String>,
+    reach: Reach,
     /// Ends the fetching task in good order.
     stop: Option<oneshot::Sender<()>>,
     fetching: JoinSet<()>,
@@ -124,6 +126,7 @@ impl JetStream {
             );
         }
         let drift = opened.drift.clone();
+        let reach = opened.reach;
         let hand = Arc::new(Hand::new(link.client.clone(), opened.ack_wait));
         let desk = Arc::new(Desk::default());
         let (stop, stopped) = oneshot::channel();
@@ -145,6 +148,7 @@ impl JetStream {
             hand,
             desk,
             drift,
+            reach,
             stop: Some(stop),
             fetching,
             keeping_alive,
@@ -154,6 +158,11 @@ impl JetStream {
     /// Returns how the stream and the durable that were found differ from the options, a sentence each.
     pub fn drift(&self) -> &[String] {
         &self.drift
+    }
+
+    /// Returns for how long a message may come again.
+    pub fn reach(&self) -> Reach {
+        self.reach
     }
 
     /// Returns how many deliveries exist: fetched, running, or held for a retry.
