@@ -5,6 +5,7 @@
 mod dead_letters;
 mod demo;
 mod prune;
+mod rewind;
 mod send;
 
 use std::io::{IsTerminal as _, Write as _};
@@ -14,7 +15,9 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::app::{self, BatchObserver, CheckedHandler, HandlerStatus, RunOptions, SettledBatch, Status};
+use crate::app::{
+    self, BatchObserver, CheckedHandler, HandlerStatus, RunOptions, SettledBatch, Status,
+};
 use crate::config::Config;
 use crate::exit::{CommandError, Exit};
 
@@ -120,6 +123,12 @@ enum Command {
         after_help = "Examples:\n  hapax prune --dry-run\n  hapax prune credit\n  hapax prune --dry-run --json"
     )]
     Prune(prune::Arguments),
+    /// Read a retained stream again from an earlier message, after a restore or a failover; claims make it safe
+    #[command(
+        after_help = "Examples:\n  hapax rewind credit --to 1200\n  hapax rewind credit --to 2026-01-31T00:00:00Z --yes\n\n\
+                      Interrupted, it is finished by running it again."
+    )]
+    Rewind(rewind::Arguments),
     /// Show what each handler has done, and what waits
     #[command(after_help = "Examples:\n  hapax status\n  hapax status --config hapax.toml --json")]
     Status {
@@ -257,6 +266,7 @@ async fn execute(command: Command) -> Result<(), CommandError> {
         Command::Send(arguments) => send::send(arguments).await,
         Command::DeadLetters { command } => dead_letters::dead_letters(command).await,
         Command::Prune(arguments) => prune::prune(arguments).await,
+        Command::Rewind(arguments) => rewind::rewind(arguments).await,
         Command::Status { config, json } => {
             let status = app::status(&config.load()?).await?;
             if json {

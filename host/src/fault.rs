@@ -28,6 +28,9 @@ pub const POINTS: [&str; 8] = [
     "after-ack",
 ];
 
+/// Where `hapax rewind` can die: between the end of the old durable and the new one.
+const POINT_REWIND: &str = "rewind";
+
 /// What happens at an armed point.
 #[derive(Clone, Copy)]
 enum Action {
@@ -73,7 +76,7 @@ pub fn arm_from_environment() -> Result<(), String> {
                     }
                 },
             };
-            if !POINTS.contains(&point) {
+            if !POINTS.contains(&point) && point != POINT_REWIND {
                 return Err(format!(
                     "`HAPAX_FAULT_POINT`: there is no point `{point}`; the points are {}",
                     POINTS.join(", ")

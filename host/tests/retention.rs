@@ -243,10 +243,7 @@ async fn one_prunes_at_a_time(kind: StoreKind) {
         // A process that died is waited for a minute at the most.
         let mut probe = store.probe().await;
         probe
-            .run(&format!(
-                "UPDATE hapax_pruner SET until = {}",
-                ago(kind, 1)
-            ))
+            .run(&format!("UPDATE hapax_pruner SET until = {}", ago(kind, 1)))
             .await;
     } else {
         drop(second);
@@ -264,14 +261,8 @@ async fn one_prunes_at_a_time(kind: StoreKind) {
 async fn leftovers_have_a_ceiling(kind: StoreKind) {
     let store = store_of(kind).await;
     let mut probe = store.probe().await;
-    let [attempts, started, counters, queue, letters] = [
-        "attempts",
-        "started",
-        "counters",
-        "queue",
-        "dead_letters",
-    ]
-    .map(|name| store.table(name));
+    let [attempts, started, counters, queue, letters] =
+        ["attempts", "started", "counters", "queue", "dead_letters"].map(|name| store.table(name));
     let (old, young) = (days_ago(kind, 40), days_ago(kind, 1));
     let yes = match kind {
         StoreKind::Postgres => "''",

@@ -7,6 +7,7 @@ mod dead_letters;
 mod demo;
 mod handler_migrations;
 mod prune;
+mod rewind;
 mod run;
 mod send;
 mod status;
@@ -22,6 +23,7 @@ pub use dead_letters::{
 };
 pub use demo::{DemoOptions, DemoProgress, DemoReport, Kill, demo};
 pub use prune::{PruneOptions, PruneProgress, Pruned, prune};
+pub use rewind::{Rewind, RewindTold};
 pub use run::{RunOptions, run};
 pub use send::{Envelope, Line, NewMessage, Next, Sent, send};
 pub use status::{ClaimsStatus, HandlerStatus, Status, status};

@@ -241,7 +241,9 @@ pub async fn prune(
         return Err(CommandError::new(
             Exit::Failed,
             "a host is pruning this store now",
-            Some("there is nothing to do: hosts prune by themselves; `--dry-run` tells what is left"),
+            Some(
+                "there is nothing to do: hosts prune by themselves; `--dry-run` tells what is left",
+            ),
         ));
     }
     let mut all = Vec::new();

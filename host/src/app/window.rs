@@ -24,7 +24,9 @@ fn problems(handler: &HandlerConfig, reach: &Reach) -> Vec<(String, &'static str
             "a message that is delivered later becomes a dead letter of class `too-old`, also one that was never processed, \
              such as after an outage that was longer"
         }
-        Late::Run => "a message that is delivered later runs, a second time if it was processed (`late = \"run\"`)",
+        Late::Run => {
+            "a message that is delivered later runs, a second time if it was processed (`late = \"run\"`)"
+        }
     };
     let mut problems = Vec::new();
     if reach.max_age.is_none_or(|age| age > window) {

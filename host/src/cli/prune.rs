@@ -31,7 +31,10 @@ pub(super) async fn prune(arguments: Arguments) -> Result<(), CommandError> {
         dry_run: arguments.dry_run,
     };
     // Hidden if standard error is no terminal.
-    let bar = styled(ProgressBar::new(0), "{msg}: {bar:40} {pos}/{len}, {eta} left");
+    let bar = styled(
+        ProgressBar::new(0),
+        "{msg}: {bar:40} {pos}/{len}, {eta} left",
+    );
     bar.enable_steady_tick(Duration::from_millis(200));
     let done = app::prune(&config, &options, &mut |what, done, all| {
         bar.set_message(what.to_owned());

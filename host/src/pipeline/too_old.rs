@@ -7,7 +7,6 @@ use super::park::letter;
 use super::policy::Failure;
 use super::process::Member;
 use crate::config::Late;
-use crate::message::Instant;
 use crate::store::{Claim, ClaimAs, StoreError, Tx, instant_to_text};
 
 /// The last year that a reason shows.
@@ -27,7 +26,7 @@ impl HandlerContext {
         let (Some(window), Late::Park) = (self.config.dedup.window(), self.config.late) else {
             return Ok((claims, 0));
         };
-        let edge = before(tx.now().await?, window);
+        let edge = tx.now().await?.before(window);
         let mut buried = 0;
         for (member, claim) in batch.iter().zip(&mut claims) {
             // With failures charged to it, it is known to have run here and to have come to nothing.
@@ -54,41 +53,5 @@ impl HandlerContext {
             tracing::warn!(handler = %self.name, buried, window = ?window, "dead letters: too old");
         }
         Ok((claims, buried))
-    }
-}
-
-/// Returns the moment that lies `span` before `now`.
-fn before(now: Instant, span: std::time::Duration) -> Instant {
-    let seconds = i64::try_from(span.as_secs()).unwrap_or(i64::MAX);
-    let (seconds, nanoseconds) = match now.nanoseconds.checked_sub(span.subsec_nanos()) {
-        Some(rest) => (now.seconds.saturating_sub(seconds), rest),
-        None => (
-            now.seconds.saturating_sub(seconds).saturating_sub(1),
-            now.nanoseconds + 1_000_000_000 - span.subsec_nanos(),
-        ),
-    };
-    Instant {
-        seconds,
-        nanoseconds,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::time::Duration;
-
-    #[test]
-    fn the_edge_lies_a_window_back() {
-        let at = |seconds, nanoseconds| Instant {
-            seconds,
-            nanoseconds,
-        };
-        assert_eq!(before(at(100, 5), Duration::from_secs(10)), at(90, 5));
-        assert_eq!(
-            before(at(100, 5), Duration::from_millis(10_500)),
-            at(89, 500_000_005)
-        );
-        assert_eq!(before(at(100, 5), Duration::MAX).seconds, 100 - i64::MAX - 1);
     }
 }

@@ -146,7 +146,7 @@ pub(crate) trait PruneSession: Session {
 
 /// Retention, outside a transaction.
 impl Connection {
-    pub(super) async fn now(&mut self) -> Result<Instant, StoreError> {
+    pub(crate) async fn now(&mut self) -> Result<Instant, StoreError> {
         each!(self, session => session.now())
     }
 

@@ -12,9 +12,7 @@ use super::{
     Connection, LetterSession as _, ResultSet, Savepoint, Session as _, SqlError, StoredDeadLetter,
     Value,
 };
-use crate::message::{
-    Carried, ComponentDigest, Incoming, Instant, MessageId, Position, ShortHash,
-};
+use crate::message::{Carried, ComponentDigest, Incoming, Instant, MessageId, Position, ShortHash};
 
 /// Proof that messages may be acknowledged: their effects are committed, by this transaction or by an earlier one.
 ///

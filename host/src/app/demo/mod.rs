@@ -158,7 +158,11 @@ pub async fn demo(
         times: TIMES as u64,
         sent: sent.sent,
         dead: status.handlers.iter().map(|handler| handler.dead).sum(),
-        backlog: status.handlers.iter().filter_map(|handler| handler.backlog).sum(),
+        backlog: status
+            .handlers
+            .iter()
+            .filter_map(|handler| handler.backlog)
+            .sum(),
         found: found::read(open_store(&config)?.as_ref()).await?,
         hosts,
         plain: report::Plain {

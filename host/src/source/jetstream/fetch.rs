@@ -295,6 +295,18 @@ impl Fetcher {
                 drop(order.epoch.restart());
             }
         }
+        if opened.made != self.opened.made {
+            tracing::info!(
+                stream = %self.options.stream,
+                consumer = %self.options.consumer,
+                "the durable was made anew"
+            );
+            // Its numbers may go on where this host's last one ended, and mean other deliveries.
+            if let Some(order) = &mut self.order {
+                order.epoch.begin();
+                order.pin = None;
+            }
+        }
         self.hand.set_ack_wait(opened.ack_wait);
         self.opened = opened;
         self.doubtful = false;
@@ -472,7 +484,7 @@ impl Fetcher {
 
 /// Returns the headers, sorted by name: the client does not keep the order between names, and each delivery of a
 /// message must look the same. Of one name they stand in the order of the message.
-fn headers(map: Option<&HeaderMap>) -> Vec<Header> {
+pub(super) fn headers(map: Option<&HeaderMap>) -> Vec<Header> {
     let mut headers: Vec<Header> = map
         .into_iter()
         .flat_map(HeaderMap::iter)

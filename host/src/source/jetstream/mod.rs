@@ -15,6 +15,8 @@ mod fetch;
 mod hand;
 mod in_order;
 mod publish;
+mod retained;
+mod rewind;
 
 use std::fmt;
 use std::sync::Arc;
@@ -27,10 +29,12 @@ use super::desk::Desk;
 use super::{BoxFuture, Delivery, Source, SourceError};
 use crate::message::Instant;
 use connect::Link;
+pub use durable::Reach;
 use fetch::Fetcher;
 use hand::Hand;
-pub use durable::Reach;
 pub use publish::{JetStreamPublisher, NewMessage, Prepared, PublisherOptions};
+pub use retained::{Retained, RetainedStream};
+pub use rewind::{RewindPlan, RewindTo, Rewinder};
 
 /// How long `close` waits for the server to confirm that it got the last answers.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);

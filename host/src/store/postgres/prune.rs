@@ -5,11 +5,11 @@ use std::time::Duration;
 use sqlx::AssertSqlSafe;
 
 use super::{LOCK_CLASS, PostgresSession};
+use crate::message::{Instant, MessageId};
+use crate::store::StoreError;
 use crate::store::prune::{
     ClaimsSize, Leftover, PRUNE_BATCH_MAX, Prunable, PruneCursor, PruneSession, PrunedBatch,
 };
-use crate::message::{Instant, MessageId};
-use crate::store::StoreError;
 use crate::store::text::instant_from_microseconds;
 
 /// The lock of the one that prunes, within the class.
@@ -63,12 +63,11 @@ impl PruneSession for PostgresSession {
         if let Some(claimed_at) = self.tx.claimed_at {
             return Ok(instant_from_microseconds(claimed_at));
         }
-        let now: i64 = sqlx::query_scalar(
-            "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint",
-        )
-        .fetch_one(&mut self.connection)
-        .await
-        .map_err(|error| self.host_error(&error))?;
+        let now: i64 =
+            sqlx::query_scalar("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")
+                .fetch_one(&mut self.connection)
+                .await
+                .map_err(|error| self.host_error(&error))?;
         Ok(instant_from_microseconds(now))
     }
 

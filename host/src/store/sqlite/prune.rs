@@ -5,10 +5,10 @@ use std::time::Duration;
 use sqlx::AssertSqlSafe;
 
 use super::SqliteSession;
+use crate::message::{Instant, MessageId};
 use crate::store::prune::{
     ClaimsSize, Leftover, PRUNE_BATCH_MAX, Prunable, PruneCursor, PruneSession, PrunedBatch,
 };
-use crate::message::{Instant, MessageId};
 use crate::store::text::instant_from_text;
 use crate::store::{Session as _, StoreError};
 
@@ -25,10 +25,7 @@ macro_rules! edge {
 
 const HAS_LETTER: &str = "claim.outcome = 'dead' AND EXISTS (SELECT 1 FROM hapax_dead_letters AS letter \
      WHERE letter.consumer = claim.consumer AND letter.message_id = claim.message_id)";
-const OLD_CLAIMS: &str = concat!(
-    "claim.consumer = ?1 AND claim.processed_at < ",
-    edge!("?2")
-);
+const OLD_CLAIMS: &str = concat!("claim.consumer = ?1 AND claim.processed_at < ", edge!("?2"));
 const IN_A_MINUTE: &str = "strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '60 seconds')";
 
 /// Returns the table, its key, and the condition of what is older than `?1` seconds.
