@@ -118,12 +118,16 @@ enum Command {
         #[command(subcommand)]
         command: dead_letters::Command,
     },
-    /// Delete claims that are older than their handlers' `dedup`, and what else is old; hosts do it by themselves
+    /// Delete claims older than `dedup`, and what else is old
+    ///
+    /// Hosts do it by themselves; this does it now, or says what would go.
     #[command(
         after_help = "Examples:\n  hapax prune --dry-run\n  hapax prune credit\n  hapax prune --dry-run --json"
     )]
     Prune(prune::Arguments),
-    /// Read a retained stream again from an earlier message, after a restore or a failover; claims make it safe
+    /// Read a stream again from an earlier message
+    ///
+    /// For what a restore or a failover has lost: the stream still keeps it, and claims make it safe. Hosts may run meanwhile.
     #[command(
         after_help = "Examples:\n  hapax rewind credit --to 1200\n  hapax rewind credit --to 2026-01-31T00:00:00Z --yes\n\n\
                       Interrupted, it is finished by running it again."

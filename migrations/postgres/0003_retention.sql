@@ -1,4 +1,4 @@
--- Retention: what makes pruning find the old rows by index, and how far each stream is settled.
+-- Retention: what makes pruning find the old rows by index.
 
 -- With one consumer's claims in the order of their times, a batch of the oldest is found at once, and new claims are added at
 -- the end, where the pages are in memory.
@@ -7,12 +7,3 @@ CREATE INDEX attempts_age ON hapax.attempts (at);
 CREATE INDEX dead_letters_age ON hapax.dead_letters (dead_at);
 -- Tells whether the claim of a dead letter is still needed.
 CREATE INDEX dead_letters_id ON hapax.dead_letters (consumer, message_id) WHERE message_id IS NOT NULL;
-
--- Up to where everything of a stream was settled when a host last looked: what an older dump is told by.
-CREATE TABLE hapax.stream_progress (
-    consumer text COLLATE "C" PRIMARY KEY,
-    -- STREAM@<created, Unix seconds with nine decimals>: a stream that is made anew starts at 1 again.
-    stream text COLLATE "C" NOT NULL,
-    sequence bigint NOT NULL,
-    updated_at timestamptz NOT NULL DEFAULT now()
-);

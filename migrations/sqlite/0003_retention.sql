@@ -1,16 +1,9 @@
--- Retention: what makes pruning find the old rows by index, and how far each stream is settled.
+-- Retention: what makes pruning find the old rows by index.
 
 CREATE INDEX hapax_processed_messages_age ON hapax_processed_messages (consumer, processed_at);
 CREATE INDEX hapax_attempts_age ON hapax_attempts (at);
 CREATE INDEX hapax_dead_letters_age ON hapax_dead_letters (dead_at);
 CREATE INDEX hapax_dead_letters_id ON hapax_dead_letters (consumer, message_id) WHERE message_id IS NOT NULL;
-
-CREATE TABLE hapax_stream_progress (
-    consumer TEXT NOT NULL PRIMARY KEY,
-    stream TEXT NOT NULL,
-    sequence INTEGER NOT NULL,
-    updated_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))
-) STRICT, WITHOUT ROWID;
 
 -- Who prunes, and until when nobody else does.
 CREATE TABLE hapax_pruner (

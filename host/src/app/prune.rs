@@ -263,7 +263,10 @@ pub async fn prune(
             deleted: 0,
         };
         let mut cursor = PruneCursor::default();
-        while !options.dry_run {
+        loop {
+            if options.dry_run {
+                break;
+            }
             let batch = paced(&mut connection, async |connection| {
                 connection.prune_claims(consumer, age, &mut cursor).await
             })
@@ -295,7 +298,10 @@ pub async fn prune(
             kept: 0,
             deleted: 0,
         };
-        while !options.dry_run {
+        loop {
+            if options.dry_run {
+                break;
+            }
             let batch = paced(&mut connection, async |connection| {
                 connection.prune_leftovers(*what, *age).await
             })

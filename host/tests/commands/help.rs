@@ -6,7 +6,16 @@ use std::process::{Command, Stdio};
 use crate::place::{Place, assert_prints};
 use crate::support::host;
 
-const COMMANDS: [&str; 6] = ["demo", "run", "check", "send", "dead-letters", "status"];
+const COMMANDS: [&str; 8] = [
+    "demo",
+    "run",
+    "check",
+    "send",
+    "dead-letters",
+    "prune",
+    "rewind",
+    "status",
+];
 const OF_DEAD_LETTERS: [&str; 6] = ["list", "show", "replay", "drop", "export", "import"];
 
 fn help(arguments: &[&str]) -> String {
@@ -163,7 +172,7 @@ fn a_wrong_command_line_ends_with_code_2_and_says_what_is_wrong() {
         (&["dead-letters", "show", "x"], "invalid digit"),
         (
             &["dead-letters", "list", "--class", "sad"],
-            "the classes are missing-id, conflict, rejected, retried, trapped, limit, sql",
+            "the classes are missing-id, conflict, too-old, rejected, retried, trapped, limit, sql",
         ),
         (
             &["dead-letters", "list", "--since", "yesterday"],

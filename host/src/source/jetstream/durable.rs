@@ -213,7 +213,7 @@ struct SubjectCountsState {
 
 /// The creation time is part of it, since a stream that is made anew counts from 1 again. To the nanosecond: within
 /// one second it can be deleted and made anew.
-pub(super) fn position_prefix(name: &str, stream: &stream::Info) -> String {
+fn position_prefix(name: &str, stream: &stream::Info) -> String {
     format!(
         "{name}@{}.{:09}",
         stream.created.unix_timestamp(),

@@ -484,7 +484,7 @@ impl Fetcher {
 
 /// Returns the headers, sorted by name: the client does not keep the order between names, and each delivery of a
 /// message must look the same. Of one name they stand in the order of the message.
-pub(super) fn headers(map: Option<&HeaderMap>) -> Vec<Header> {
+fn headers(map: Option<&HeaderMap>) -> Vec<Header> {
     let mut headers: Vec<Header> = map
         .into_iter()
         .flat_map(HeaderMap::iter)

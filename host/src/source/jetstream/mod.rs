@@ -15,7 +15,6 @@ mod fetch;
 mod hand;
 mod in_order;
 mod publish;
-mod retained;
 mod rewind;
 
 use std::fmt;
@@ -33,7 +32,6 @@ pub use durable::Reach;
 use fetch::Fetcher;
 use hand::Hand;
 pub use publish::{JetStreamPublisher, NewMessage, Prepared, PublisherOptions};
-pub use retained::{Retained, RetainedStream};
 pub use rewind::{RewindPlan, RewindTo, Rewinder};
 
 /// How long `close` waits for the server to confirm that it got the last answers.

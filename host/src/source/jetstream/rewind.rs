@@ -4,17 +4,24 @@
 //! by its own configuration; that one is deleted, too. After a crash in between there is none, or one of a host's: rewinding again
 //! finishes it.
 
+use std::time::Duration;
+
 use async_nats::jetstream::ErrorCode;
-use async_nats::jetstream::consumer::DeliverPolicy;
+use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, PullConsumer, pull};
+use futures_util::StreamExt as _;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::retained::RetainedStream;
+use super::connect::{Link, check_name};
 use super::{JetStreamOptions, durable};
 use crate::fault;
 use crate::message::Instant;
 use crate::source::SourceError;
 
+/// A consumer for looking that nobody asks for this long is gone.
+const LOOK_ENDS_AFTER: Duration = Duration::from_secs(30);
+/// How long a message that is there may take.
+const PULL_EXPIRES: Duration = Duration::from_secs(5);
 /// How often hosts may be faster.
 const TRIES_MAX: u32 = 50;
 
@@ -40,7 +47,8 @@ pub struct RewindPlan {
 
 /// A connection for rewinding one durable.
 pub struct Rewinder {
-    stream: RetainedStream,
+    options: JetStreamOptions,
+    link: Link,
 }
 
 #[derive(Deserialize)]
@@ -52,8 +60,12 @@ impl Rewinder {
     /// # Errors
     /// As `JetStream::connect`.
     pub async fn connect(options: &JetStreamOptions) -> Result<Self, SourceError> {
+        check_name("stream", &options.stream)?;
+        check_name("consumer", &options.consumer)?;
+        let name = format!("hapax {} rewind", options.consumer);
         Ok(Self {
-            stream: RetainedStream::connect(options).await?,
+            options: options.clone(),
+            link: Link::connect(&options.url, &name).await?,
         })
     }
 
@@ -62,9 +74,8 @@ impl Rewinder {
     /// # Errors
     /// `Unusable`: the stream does not exist, or ends before `to`. `Unavailable`: not reachable now.
     pub async fn plan(&self, to: RewindTo) -> Result<RewindPlan, SourceError> {
-        let options = &self.stream.options;
+        let options = &self.options;
         let stream = self
-            .stream
             .link
             .stream(&options.stream, &options.subjects, false)
             .await?;
@@ -85,26 +96,44 @@ impl Rewinder {
                 DeliverPolicy::ByStartTime { start_time }
             }
         };
-        let look = self.stream.look(policy).await?;
+        let look = self.look(policy).await?;
         let info = look.cached_info();
         let sequence = match to {
             RewindTo::Sequence(sequence) => sequence,
             RewindTo::Time(_) => info.delivered.stream_sequence + 1,
         };
         let messages = info.num_pending;
-        let first = if messages > 0 {
-            self.stream.read(sequence, u64::MAX, 1).await?
+        let first_published_at = if messages > 0 {
+            first_published_at(&look).await?
         } else {
-            Vec::new()
+            None
         };
         Ok(RewindPlan {
             sequence,
             messages,
-            first_published_at: first
-                .into_iter()
-                .next()
-                .and_then(|first| first.incoming.published_at),
+            first_published_at,
         })
+    }
+
+    /// Makes a consumer of our own that reads and answers nothing. It goes by itself.
+    async fn look(&self, policy: DeliverPolicy) -> Result<PullConsumer, SourceError> {
+        let stream = self
+            .link
+            .context
+            .get_stream_no_info(&self.options.stream)
+            .await
+            .map_err(|error| failed(&error))?;
+        stream
+            .create_consumer(pull::Config {
+                deliver_policy: policy,
+                ack_policy: AckPolicy::None,
+                filter_subjects: self.options.subjects.clone(),
+                inactive_threshold: LOOK_ENDS_AFTER,
+                memory_storage: true,
+                ..pull::Config::default()
+            })
+            .await
+            .map_err(|error| failed(&error))
     }
 
     /// Makes the durable anew, to begin at message `sequence`. Interrupted, or failed, it is to be called again.
@@ -112,7 +141,7 @@ impl Rewinder {
     /// # Errors
     /// `Unusable`: a durable that hapax could not use. `Unavailable`: not reachable now, or hosts were faster again and again.
     pub async fn rewind(&self, sequence: u64) -> Result<(), SourceError> {
-        let (link, options) = (&self.stream.link, &self.stream.options);
+        let (link, options) = (&self.link, &self.options);
         let mut config = match durable::info(link, options).await? {
             Some(info) => {
                 durable::check(options, &info)?;
@@ -147,4 +176,28 @@ impl Rewinder {
             options.consumer, options.stream
         )))
     }
+}
+
+/// Returns when the consumer's first message was published.
+async fn first_published_at(consumer: &PullConsumer) -> Result<Option<Instant>, SourceError> {
+    let mut messages = consumer
+        .fetch()
+        .max_messages(1)
+        .expires(PULL_EXPIRES)
+        .messages()
+        .await
+        .map_err(|error| failed(&error))?;
+    let Some(message) = messages.next().await else {
+        return Ok(None);
+    };
+    let message = message.map_err(|error| failed(&error))?;
+    let published = message.info().map_err(|error| failed(&error))?.published;
+    Ok(Some(Instant {
+        seconds: published.unix_timestamp(),
+        nanoseconds: published.microsecond() * 1000,
+    }))
+}
+
+fn failed(error: &dyn std::fmt::Display) -> SourceError {
+    SourceError::Unavailable(format!("reading what the stream keeps: {error}"))
 }
