@@ -4,6 +4,8 @@
 
 mod dead_letters;
 mod demo;
+mod listing;
+mod outbox;
 mod prune;
 mod rewind;
 mod send;
@@ -31,7 +33,7 @@ use crate::exit::{CommandError, Exit};
                   hapax send payments '{\"account\":\"a1\",\"amount\":5}' --id m1\n  \
                   hapax run --until-idle\n  \
                   hapax status\n\n\
-                  Exit codes: 0 done, 1 failed while running, 2 bad command line, 3 bad configuration or component, \
+                  Exit codes: 0 done, 1 failed while running or ended by a second signal, 2 bad command line, 3 bad configuration or component, \
                   4 schema newer than this binary, 70 a bug in hapax.\n\n\
                   Every key of the configuration can be overridden by a variable: `store.url` by HAPAX_STORE__URL."
 )]
@@ -55,6 +57,8 @@ struct Cli {
     log: String,
 }
 
+/// A message that should have left this many seconds ago is worth a warning.
+const OUTBOX_AGE_SHOWN: u64 = 60;
 const LOG_DEFAULT: &str = "info,sqlx=warn,async_nats=warn";
 /// The demo says what happens in its own words; its hosts log into a file.
 const LOG_DEFAULT_DEMO: &str = "warn";
@@ -117,6 +121,14 @@ enum Command {
     DeadLetters {
         #[command(subcommand)]
         command: dead_letters::Command,
+    },
+    /// Look at what handlers published; publish it again or drop it
+    #[command(
+        after_help = "Examples:\n  hapax outbox list --state parked\n  hapax outbox show 7\n  hapax outbox republish 7"
+    )]
+    Outbox {
+        #[command(subcommand)]
+        command: outbox::Command,
     },
     /// Delete claims older than `dedup`, and what else is old
     ///
@@ -222,6 +234,11 @@ fn start(cli: &Cli) -> Result<(), CommandError> {
             Some("write a level such as `debug`, or `info,hapax::source=debug`"),
         )
     })?;
+    // The driver shows lines of password files that it cannot read.
+    let filter = match "sqlx_postgres::options::pgpass=off".parse() {
+        Ok(directive) => filter.add_directive(directive),
+        Err(_) => filter,
+    };
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr);
@@ -269,6 +286,7 @@ async fn execute(command: Command) -> Result<(), CommandError> {
         }
         Command::Send(arguments) => send::send(arguments).await,
         Command::DeadLetters { command } => dead_letters::dead_letters(command).await,
+        Command::Outbox { command } => outbox::outbox(command).await,
         Command::Prune(arguments) => prune::prune(arguments).await,
         Command::Rewind(arguments) => rewind::rewind(arguments).await,
         Command::Status { config, json } => {
@@ -279,7 +297,9 @@ async fn execute(command: Command) -> Result<(), CommandError> {
                 let statuses = &status.handlers;
                 print(&status_text(statuses))?;
                 print(&claims_text(&status))?;
+                warn_of_lost_effects(statuses);
                 warn_of_unknown_backlogs(statuses);
+                warn_of_the_outbox(statuses);
                 if statuses.iter().any(|status| status.dead > 0) {
                     let _ = writeln!(
                         std::io::stderr(),
@@ -437,6 +457,7 @@ fn status_text(statuses: &[HandlerStatus]) -> String {
             "retried",
             "dead",
             "backlog",
+            "outbox",
         ]
         .map(str::to_owned),
     ];
@@ -450,6 +471,7 @@ fn status_text(statuses: &[HandlerStatus]) -> String {
             status
                 .backlog
                 .map_or_else(|| "?".to_owned(), |backlog| backlog.to_string()),
+            status.outbox.unpublished.to_string(),
         ]);
     }
     table(&rows)
@@ -478,6 +500,34 @@ fn claims_text(status: &Status) -> String {
 }
 
 /// On standard error, so that the table stays a table.
+fn warn_of_lost_effects(statuses: &[HandlerStatus]) {
+    let mut error = std::io::stderr();
+    for HandlerStatus {
+        name, unreconciled, ..
+    } in statuses
+    {
+        let Some(lost) = unreconciled else {
+            continue;
+        };
+        let _ = writeln!(
+            error,
+            "warning: {}{} of `{name}` {} done at the broker without an effect in this database, the first is number {}{}\n\
+             hint: after a restore or a failover `hapax rewind {name} --to {}` has them take effect; if they were processed \
+             elsewhere, `--to {}` leaves them",
+            if lost.at_least { "at least " } else { "" },
+            count(lost.messages, "message"),
+            if lost.messages == 1 { "is" } else { "are" },
+            lost.first_sequence,
+            lost.first_published_at
+                .as_ref()
+                .map_or_else(String::new, |at| format!(", published at {at}")),
+            lost.first_sequence,
+            lost.ack_floor + 1,
+        );
+    }
+}
+
+/// On standard error, so that the table stays a table.
 fn warn_of_unknown_backlogs(statuses: &[HandlerStatus]) {
     let mut error = std::io::stderr();
     for status in statuses {
@@ -490,6 +540,35 @@ fn warn_of_unknown_backlogs(statuses: &[HandlerStatus]) {
         }
         if let Some(hint) = &status.backlog_hint {
             let _ = writeln!(error, "hint: {hint}");
+        }
+    }
+}
+
+/// On standard error, so that the table stays a table.
+fn warn_of_the_outbox(statuses: &[HandlerStatus]) {
+    let mut error = std::io::stderr();
+    for HandlerStatus { name, outbox, .. } in statuses {
+        if outbox.parked > 0 {
+            let _ = writeln!(
+                error,
+                "warning: {} of `{name}` could not be published and {} parked\nhint: `hapax outbox list --state parked --handler \
+                 {name}` says why, `hapax outbox republish` tries again",
+                count(outbox.parked, "message"),
+                if outbox.parked == 1 { "is" } else { "are" },
+            );
+        }
+        if outbox.is_off && outbox.unpublished > 0 {
+            let _ = writeln!(
+                error,
+                "warning: what `{name}` published does not leave: no target is configured\nhint: write a table \
+                 `[targets.NAME]`, and `target = \"NAME\"` in `[handlers.{name}]`"
+            );
+        } else if let Some(age) = outbox.oldest_seconds.filter(|age| *age >= OUTBOX_AGE_SHOWN) {
+            let _ = writeln!(
+                error,
+                "warning: the oldest message of `{name}` in the outbox should have left {} ago",
+                count(age, "second")
+            );
         }
     }
 }

@@ -31,6 +31,14 @@ pub const POINTS: [&str; 8] = [
 /// Where `hapax rewind` can die: between the end of the old durable and the new one.
 const POINT_REWIND: &str = "rewind";
 
+/// The relay's points, in the order in which what a handler published passes them.
+pub const RELAY_POINTS: [&str; 4] = [
+    "relay-before-publish",
+    "relay-after-publish",
+    "relay-before-mark",
+    "relay-after-mark",
+];
+
 /// What happens at an armed point.
 #[derive(Clone, Copy)]
 enum Action {
@@ -76,10 +84,11 @@ pub fn arm_from_environment() -> Result<(), String> {
                     }
                 },
             };
-            if !POINTS.contains(&point) && point != POINT_REWIND {
+            if !POINTS.contains(&point) && !RELAY_POINTS.contains(&point) && point != POINT_REWIND {
                 return Err(format!(
-                    "`HAPAX_FAULT_POINT`: there is no point `{point}`; the points are {}",
-                    POINTS.join(", ")
+                    "`HAPAX_FAULT_POINT`: there is no point `{point}`; the points are {}, {}",
+                    POINTS.join(", "),
+                    RELAY_POINTS.join(", ")
                 ));
             }
             let action = match std::env::var("HAPAX_FAULT_ACTION").as_deref() {

@@ -3,15 +3,20 @@
 //!
 //! The rooms and the way of a message are drawn in `ARCHITECTURE.md`.
 
+pub mod admin;
 pub mod app;
 pub mod cli;
 pub mod config;
 pub mod exit;
 pub mod fault;
 pub mod handler;
+pub mod health;
+pub mod idle;
 pub mod message;
 mod news;
 pub mod pipeline;
+pub mod relay;
 pub mod source;
 pub mod store;
+pub mod systemd;
 mod text;

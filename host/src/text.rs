@@ -57,6 +57,33 @@ pub(crate) fn span(duration: std::time::Duration) -> String {
     format!("{milliseconds}ms")
 }
 
+/// Decodes what stands behind `=` in a URL. What is not UTF-8 is replaced.
+pub(crate) fn url_decoded(value: &str) -> String {
+    let mut bytes = Vec::with_capacity(value.len());
+    let mut rest = value.as_bytes();
+    while let Some((&byte, after)) = rest.split_first() {
+        let digits = after
+            .get(..2)
+            .and_then(|digits| std::str::from_utf8(digits).ok())
+            .and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        rest = match (byte, digits) {
+            (b'%', Some(byte)) => {
+                bytes.push(byte);
+                &after[2..]
+            }
+            (b'+', _) => {
+                bytes.push(b' ');
+                after
+            }
+            _ => {
+                bytes.push(byte);
+                after
+            }
+        };
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -59,6 +59,7 @@ fn handler(limits: Limits) -> Handler {
         config: [("currency", "EUR"), ("rate", "1.5")]
             .map(|(name, value)| (name.to_owned(), value.to_owned()))
             .into(),
+        targets: Default::default(),
     };
     Handler::new(script(), options).unwrap()
 }

@@ -21,13 +21,17 @@ const ALLOCATOR: &str = r#"
 
 /// Makes a component of the body of a core module; `handle` takes the address of the message and returns that of its result.
 fn component(imports: &str, body: &str) -> Vec<u8> {
+    component_in(StringEncoding::UTF8, imports, body)
+}
+
+fn component_in(encoding: StringEncoding, imports: &str, body: &str) -> Vec<u8> {
     let text = format!(r#"(module {imports} (memory (export "memory") 4) {body})"#);
     let mut module = wat::parse_str(text).unwrap();
     let mut resolve = Resolve::default();
     let wit = Path::new(env!("CARGO_MANIFEST_DIR")).join("../wit");
     let (package, _) = resolve.push_path(wit).unwrap();
     let world = resolve.select_world(&[package], Some("handler")).unwrap();
-    embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8).unwrap();
+    embed_component_metadata(&mut module, &resolve, world, encoding).unwrap();
     ComponentEncoder::default()
         .validate(true)
         .module(&module)
@@ -62,6 +66,7 @@ fn handler(component: &[u8]) -> Handler {
             rows: 10,
         },
         config: [("a".to_owned(), "b".to_owned())].into(),
+        targets: Default::default(),
     };
     Handler::new(
         runtime.load_blocking("hostile.wasm", component).unwrap(),
@@ -208,6 +213,34 @@ async fn a_result_that_is_none_is_a_trap() {
          (i32.store8 (i32.const 3000) (i32.const 0xff)) i32.const 2048",
     ] {
         trap(&handling("", instructions)).await;
+    }
+}
+
+/// Half of a pair stands for no character, in whichever encoding a guest keeps its texts.
+#[tokio::test]
+async fn a_lone_surrogate_in_a_text_is_a_trap() {
+    // A rejection whose text is U+D800, as three bytes and as one unit.
+    for (encoding, length, units) in [
+        (
+            StringEncoding::UTF8,
+            3,
+            "(i32.store (i32.const 3000) (i32.const 0x0080a0ed))",
+        ),
+        (
+            StringEncoding::UTF16,
+            1,
+            "(i32.store16 (i32.const 3000) (i32.const 0xd800))",
+        ),
+    ] {
+        let instructions = format!(
+            "(i32.store8 (i32.const 2048) (i32.const 1)) (i32.store8 (i32.const 2056) (i32.const 1))
+             (i32.store (i32.const 2064) (i32.const 3000)) (i32.store (i32.const 2068) (i32.const {length}))
+             {units} i32.const 2048"
+        );
+        let body = format!(
+            r#"{ALLOCATOR} (func $handle (export "handle") (param i32) (result i32) {instructions})"#
+        );
+        trap(&component_in(encoding, "", &body)).await;
     }
 }
 

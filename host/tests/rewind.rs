@@ -8,6 +8,7 @@ use std::os::unix::process::ExitStatusExt as _;
 
 use hapax::store::StoreKind;
 use serde_json::json;
+use sqlx::Connection as _;
 use support::host::{Output, run, run_with};
 use support::scene::{Scene, SourceSort, TestMessage, credit_account};
 
@@ -103,6 +104,183 @@ async fn a_crash_in_between_is_finished_by_running_it_again() {
     scene.run_until_idle();
     assert_eq!(balance(&scene).await, 210);
     assert_eq!(scene.status()["duplicates"], 0, "only 11 to 20 came again");
+}
+
+/// A copy of the store while no host runs.
+async fn dump(scene: &Scene) -> Dump {
+    match &scene.store.postgres {
+        Some(postgres) => {
+            let (_, name) = scene.store.url.rsplit_once('/').unwrap();
+            let mut admin = sqlx::PgConnection::connect(&postgres.url("postgres"))
+                .await
+                .unwrap();
+            run_on(&mut admin, &format!("CREATE DATABASE dump TEMPLATE {name}")).await;
+            Dump::Postgres(admin, name.to_owned())
+        }
+        None => {
+            let file = scene.folder().join("dump.db");
+            scene
+                .store
+                .run(&format!("VACUUM INTO '{}'", file.display()))
+                .await;
+            Dump::Sqlite(file)
+        }
+    }
+}
+
+enum Dump {
+    Postgres(sqlx::PgConnection, String),
+    Sqlite(std::path::PathBuf),
+}
+
+async fn run_on(admin: &mut sqlx::PgConnection, sql: &str) {
+    sqlx::raw_sql(sqlx::AssertSqlSafe(sql))
+        .execute(admin)
+        .await
+        .unwrap();
+}
+
+/// Puts the copy in the store's place.
+async fn restore(scene: &Scene, dump: &mut Dump) {
+    match dump {
+        Dump::Postgres(admin, name) => {
+            run_on(admin, &format!("DROP DATABASE {name} WITH (FORCE)")).await;
+            run_on(admin, &format!("CREATE DATABASE {name} TEMPLATE dump")).await;
+        }
+        Dump::Sqlite(file) => {
+            let store = scene.store.url.trim_start_matches("sqlite:");
+            for beside in ["-wal", "-shm"] {
+                let _ = std::fs::remove_file(format!("{store}{beside}"));
+            }
+            std::fs::copy(file, store).unwrap();
+        }
+    }
+}
+
+async fn checkpoint(scene: &Scene) -> i64 {
+    let checkpoints = scene.store.table("checkpoints");
+    scene
+        .store
+        .number(&format!(
+            "SELECT coalesce(max(sequence), 0) FROM {checkpoints}"
+        ))
+        .await
+}
+
+/// Restored from an older dump: what is lost is named until it took effect, however long hosts run in between.
+async fn a_restored_store_names_what_is_lost(kind: StoreKind) {
+    let jetstream = SourceSort::JetStream;
+    let scene = Scene::new(kind, jetstream, &credit_account(), ACCOUNTS, "").await;
+    scene.publish(&credits(1..=20)).await;
+    let mut host = scene.host(&[], &[]);
+    host.wait_until_ready();
+    let checkpoints = scene.store.table("checkpoints");
+    scene
+        .store
+        .probe()
+        .await
+        .wait_for(
+            &format!("SELECT coalesce(max(sequence), 0) FROM {checkpoints}"),
+            20,
+        )
+        .await;
+    host.terminate();
+    host.wait_well();
+    let mut dump = dump(&scene).await;
+
+    // What is parked is not lost; what has no id is never claimed.
+    scene.publish(&credits(21..=40)).await;
+    let no_account = TestMessage::new("bad", &json!({ "amount": "much" }));
+    let no_id = TestMessage {
+        id: None,
+        ..TestMessage::new("", &json!({}))
+    };
+    scene.publish(&[no_account, no_id]).await;
+    scene.run_until_idle();
+    assert_eq!(scene.status()["unreconciled"], json!(null));
+    restore(&scene, &mut dump).await;
+    assert_eq!(balance(&scene).await, (1..=20).sum::<i64>());
+
+    let lost = |messages: u64| {
+        let lost = scene.status()["unreconciled"].clone();
+        assert_eq!(
+            (&lost["messages"], &lost["first_sequence"]),
+            (&json!(messages), &json!(21)),
+            "{lost}"
+        );
+    };
+    // 21 to 40, and the one that was parked.
+    lost(21);
+    // Hosts go on with what is new, and don't forget it.
+    scene.publish(&credits(41..=50)).await;
+    let mut host = scene.host(&[], &[]);
+    host.wait_for_line("the broker counts messages as done that have no effect in this database");
+    scene.wait_until_nothing_pends().await;
+    lost(21);
+    assert_eq!(checkpoint(&scene).await, 20);
+    let output = run(scene.folder(), &["status"]);
+    assert!(
+        output.err.contains(
+            "warning: 21 messages of `subject` are done at the broker without an effect in this database, the first is number 21, \
+             published at "
+        ) && output.err.contains("`hapax rewind subject --to 21`"),
+        "{}",
+        output.err
+    );
+
+    // Not far enough: it says so.
+    let rewind = |to: &str| {
+        let output = run(scene.folder(), &["rewind", "subject", "--to", to, "--yes"]);
+        assert!(output.status.success(), "{}", output.err);
+        output.err
+    };
+    let warned = rewind("31");
+    assert!(
+        warned.contains(
+            "10 messages before it have no effect in this database either, from number 21 on"
+        ),
+        "{warned}"
+    );
+    assert_eq!(rewind("21"), "");
+    scene.wait_until_nothing_pends().await;
+    host.terminate();
+    host.wait_well();
+    scene.run_until_idle();
+    assert_eq!(balance(&scene).await, (1..=50).sum::<i64>());
+    assert_eq!(scene.status()["unreconciled"], json!(null));
+}
+
+#[tokio::test]
+async fn a_restored_store_names_what_is_lost_on_sqlite() {
+    a_restored_store_names_what_is_lost(StoreKind::Sqlite).await;
+}
+
+#[tokio::test]
+async fn a_restored_store_names_what_is_lost_on_postgres() {
+    a_restored_store_names_what_is_lost(StoreKind::Postgres).await;
+}
+
+/// An empty store in the place of a lost one: the durable alone knows that there was something.
+#[tokio::test]
+async fn an_empty_store_names_what_is_lost() {
+    let scene = scene_with(SourceSort::JetStream, "").await;
+    scene.publish(&credits(1..=20)).await;
+    scene.run_until_idle();
+    let store = scene.store.url.trim_start_matches("sqlite:");
+    for file in ["", "-wal", "-shm"] {
+        let _ = std::fs::remove_file(format!("{store}{file}"));
+    }
+    assert_eq!(scene.status()["unreconciled"]["messages"], 20);
+    scene.publish(&credits(21..=22)).await;
+    scene.run_until_idle();
+    assert_eq!(scene.status()["unreconciled"]["messages"], 20);
+    // Done elsewhere, says the operator.
+    let accept = ["rewind", "subject", "--to", "23", "--yes"];
+    let output = run(scene.folder(), &accept);
+    assert!(output.status.success(), "{}", output.err);
+    assert_eq!(scene.status()["unreconciled"], json!(null));
+    scene.run_until_idle();
+    assert_eq!(balance(&scene).await, 43);
 }
 
 #[tokio::test]

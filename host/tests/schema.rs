@@ -4,7 +4,7 @@
 
 mod support;
 
-use hapax::store::{StoreError, StoreKind};
+use hapax::store::{StoreError, StoreKind, schema_version};
 use serde_json::json;
 use support::database::TestStore;
 use support::host::run;
@@ -12,9 +12,6 @@ use support::scene::{Scene, SourceSort, TestMessage, credit_account};
 
 const ACCOUNTS: &str = "CREATE TABLE accounts (id text PRIMARY KEY, balance bigint NOT NULL);\n\
                         INSERT INTO accounts (id, balance) VALUES ('a', 0);";
-/// What this binary knows.
-const KNOWN: i64 = 3;
-
 macro_rules! on_both_databases {
     ($($check:ident,)*) => {$(
         mod $check {
@@ -106,7 +103,7 @@ async fn the_first_schema_with_rows_in_it_is_migrated(kind: StoreKind) {
         .await;
     scene.publish(&[credit("m-1", 1), credit("m-2", 2)]).await;
     scene.run_until_idle();
-    assert_eq!(version(&scene.store).await, KNOWN.to_string());
+    assert_eq!(version(&scene.store).await, schema_version().to_string());
     assert_eq!(balance(&scene).await, 2, "m-1 was done before");
     assert_eq!(scene.status()["dead"], 1);
     assert!(assert_works(&scene, &["dead-letters", "list"]).contains("rejected"));
@@ -121,7 +118,7 @@ async fn make_newer(store: &TestStore, serves: i64) {
             "ALTER TABLE {claims} ADD COLUMN added text; ALTER TABLE {letters} ADD COLUMN added integer NOT NULL DEFAULT 7; \
              UPDATE {meta} SET value = '{}' WHERE name = 'schema-version'; \
              UPDATE {meta} SET value = '{serves}' WHERE name = 'schema-serves'",
-            KNOWN + 1
+            schema_version() + 1
         ))
         .await;
 }
@@ -131,7 +128,7 @@ async fn a_newer_schema_that_serves_this_binary_works(kind: StoreKind) {
     // The source's rows and hapax's tables; a message that is done before.
     scene.publish(&[credit("m-1", 1)]).await;
     scene.run_until_idle();
-    make_newer(&scene.store, KNOWN).await;
+    make_newer(&scene.store, schema_version()).await;
     let no_account = TestMessage::new("bad", &json!({ "amount": "much" }));
     scene
         .publish(&[credit("m-1", 1), credit("m-2", 2), no_account])
@@ -157,16 +154,19 @@ async fn a_newer_schema_that_serves_this_binary_works(kind: StoreKind) {
         assert_works(&scene, arguments);
     }
     // It is as it was.
-    assert_eq!(version(&scene.store).await, (KNOWN + 1).to_string());
+    assert_eq!(
+        version(&scene.store).await,
+        (schema_version() + 1).to_string()
+    );
 }
 
 async fn a_newer_schema_that_does_not_stops_with_a_sentence(kind: StoreKind) {
     let scene = scene_of(kind).await;
     scene.store.connect().await.migrate().await.unwrap();
-    make_newer(&scene.store, KNOWN + 1).await;
+    make_newer(&scene.store, schema_version() + 1).await;
     let error = scene.store.connect().await.migrate().await.unwrap_err();
     assert!(
-        matches!(error, StoreError::SchemaNewer { found, known } if (found, known) == (KNOWN + 1, KNOWN)),
+        matches!(error, StoreError::SchemaNewer { found, known } if (found, known) == (schema_version() + 1, schema_version())),
         "{error}"
     );
     for arguments in [
@@ -184,9 +184,10 @@ async fn a_newer_schema_that_does_not_stops_with_a_sentence(kind: StoreKind) {
         );
         assert!(
             output.err.contains(&format!(
-                "the schema of the store has version {}, newer than version {KNOWN} of this binary\n\
+                "the schema of the store has version {}, newer than version {} of this binary\n\
                  hint: run the version of hapax that made it, or a newer one",
-                KNOWN + 1
+                schema_version() + 1,
+                schema_version()
             )),
             "{}",
             output.err
@@ -208,6 +209,6 @@ async fn two_at_once_from_empty_and_from_the_first(kind: StoreKind) {
         first.unwrap();
         second.unwrap();
         one.migrate().await.unwrap();
-        assert_eq!(version(&store).await, KNOWN.to_string());
+        assert_eq!(version(&store).await, schema_version().to_string());
     }
 }

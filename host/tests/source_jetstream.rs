@@ -14,8 +14,8 @@ use futures_util::{FutureExt as _, StreamExt as _};
 use hapax::message::{FailureClass, Header, MessageId, ShortHash};
 use hapax::source::identity::IdPlaces;
 use hapax::source::jetstream::{
-    self as source, JetStream, JetStreamOptions, JetStreamPublisher, NewMessage, PublisherOptions,
-    Start,
+    self as source, Access, JetStream, JetStreamOptions, JetStreamPublisher, NewMessage,
+    PublisherOptions, Start,
 };
 use hapax::source::{Delivery, Source as _, SourceError};
 use hapax::store::{ClaimRequest, DeadLetter, Parked, Settled};
@@ -33,6 +33,7 @@ const QUIET: Duration = Duration::from_millis(400);
 fn options(nats: &Nats) -> JetStreamOptions {
     JetStreamOptions {
         url: nats.url(),
+        access: Access::default(),
         stream: "S".into(),
         subjects: vec!["s.>".into()],
         create: true,
@@ -60,6 +61,7 @@ async fn publisher(nats: &Nats) -> JetStreamPublisher {
     let options = options(nats);
     JetStreamPublisher::connect(&PublisherOptions {
         url: options.url,
+        access: options.access,
         stream: options.stream,
         subjects: options.subjects,
         create: true,
@@ -860,6 +862,7 @@ async fn credentials_in_the_url_are_used_and_never_shown() {
     };
     let connect = async |url: String| {
         let options = JetStreamOptions {
+            access: Access::default(),
             url,
             stream: "S".into(),
             subjects: vec!["s.>".into()],

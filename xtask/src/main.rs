@@ -94,6 +94,25 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Break everything at random, all the time, and check that each message took effect once
+    ///
+    /// Hosts are killed, stopped and restarted; so are PostgreSQL and nats-server; a proxy before them cuts, stalls and delays, and
+    /// loses replies to COMMIT, COMMITs, acknowledgements and deliveries. Ends with a ledger: how often each fault took effect, messages
+    /// lost, twice, stuck, dead. Fails unless these are 0 and each fault took effect. The seed gives the order of faults, not the
+    /// operating system's timing.
+    #[command(after_help = "Example: cargo xtask chaos --seconds 300\n         \
+                            cargo xtask chaos --seed 7 --seconds 1200 --hosts 3")]
+    Chaos {
+        /// Draw faults and messages from this number; drawn at random otherwise, and printed
+        #[arg(long, value_name = "N")]
+        seed: Option<u64>,
+        /// For how long; each fault comes at least once, however long that takes
+        #[arg(long, value_name = "S", default_value_t = 60)]
+        seconds: u64,
+        /// How many hosts
+        #[arg(long, value_name = "H", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=8))]
+        hosts: u8,
+    },
     /// Build every example handler and test guest into its `.wasm` component
     #[command(after_help = "Example: cargo xtask guests\n         \
                             HAPAX_WASM_STD=rustup cargo xtask guests")]
@@ -104,13 +123,47 @@ enum Command {
     },
 }
 
+/// The one test that breaks everything, with its shape in variables.
+fn chaos(seed: Option<u64>, seconds: u64, hosts: u8) -> test::Options {
+    let mut variables = vec![
+        ("HAPAX_CHAOS_SECONDS", seconds.to_string()),
+        ("HAPAX_CHAOS_HOSTS", hosts.to_string()),
+    ];
+    variables.extend(seed.map(|seed| ("HAPAX_CHAOS_SEED", seed.to_string())));
+    let arguments = [
+        "--profile",
+        "full",
+        "--test",
+        "chaos",
+        "--no-capture",
+        "chaos_on_postgres_with_jetstream",
+    ];
+    test::Options {
+        full: false,
+        arguments: arguments.map(str::to_owned).into(),
+        variables,
+    }
+}
+
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let done = interrupt::install().and_then(|()| match cli.command {
         Command::Demo { full, seed, json } => {
             demo::run(root(), &demo::Options { full, seed, json })
         }
-        Command::Test { full, arguments } => test::run(root(), &test::Options { full, arguments }),
+        Command::Test { full, arguments } => test::run(
+            root(),
+            &test::Options {
+                full,
+                arguments,
+                variables: Vec::new(),
+            },
+        ),
+        Command::Chaos {
+            seed,
+            seconds,
+            hosts,
+        } => test::run(root(), &chaos(seed, seconds, hosts)),
         Command::Bench {
             messages,
             runs,

@@ -5,4 +5,5 @@
 
 mod embedded_postgres;
 pub(crate) mod nats;
+pub(crate) mod pgbouncer;
 pub(crate) mod postgres;

@@ -8,7 +8,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::Context as _;
 
-use crate::services::{nats, postgres};
+use crate::services::{nats, pgbouncer, postgres};
 use crate::wasm_target::WasmTarget;
 use crate::{cargo, guests, process, tools};
 
@@ -25,6 +25,8 @@ pub(crate) struct Options {
     pub(crate) full: bool,
     /// Passed on to the test runner.
     pub(crate) arguments: Vec<String>,
+    /// Variables for the tests.
+    pub(crate) variables: Vec<(&'static str, String)>,
 }
 
 /// Prepares what is missing, then runs the tests. Returns the runner's exit code.
@@ -32,6 +34,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<ExitCode> {
     let wasm = WasmTarget::prepare()?;
     let postgres = postgres::binaries()?;
     let nats = nats::binary()?;
+    let pgbouncer = pgbouncer::binary()?;
     let mut nextest = nextest(root)?;
     if std::env::var_os("CI").is_some_and(|value| value == "true") {
         check_style(root)?;
@@ -46,13 +49,16 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<ExitCode> {
     nextest
         .args(["run", "--workspace"])
         .env(postgres::VARIABLE, postgres)
-        .env(nats::VARIABLE, nats);
+        .env(nats::VARIABLE, nats)
+        .env(pgbouncer::VARIABLE, pgbouncer);
     if options.full {
         nextest
             .args(["--profile", "full"])
             .env("HAPAX_TEST_FULL", "1");
     }
-    nextest.args(&options.arguments);
+    nextest
+        .args(&options.arguments)
+        .envs(options.variables.iter().cloned());
     let status = process::status(&mut nextest)?;
     Ok(
         match status.code().and_then(|code| u8::try_from(code).ok()) {

@@ -1,13 +1,14 @@
 //! `hapax check`: the configuration and the components, without database or broker.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Serialize;
 
 use super::handler_migrations;
-use crate::config::{Config, HandlerConfig, SourceKind};
+use crate::config::{Config, HandlerConfig, SourceKind, TargetConfig};
 use crate::exit::{CommandError, Exit};
-use crate::handler::{Handler, HandlerOptions, Runtime};
+use crate::handler::{Handler, HandlerOptions, Runtime, Targets};
 use crate::store::{StoreKind, check_handler_migrations};
 
 /// What a checked handler is.
@@ -121,7 +122,7 @@ pub async fn check(config: &Config) -> Result<Vec<CheckedHandler>, CommandError>
                 }
             },
         };
-        match load(&runtime, handler).await {
+        match load(&runtime, handler, &config.targets).await {
             Ok(component) => checked.push(CheckedHandler {
                 name: handler.name.clone(),
                 component: handler.component.display().to_string(),
@@ -183,12 +184,17 @@ fn milliseconds(span: Duration) -> u64 {
 pub(super) async fn load(
     runtime: &Runtime,
     handler: &HandlerConfig,
+    targets: &BTreeMap<String, TargetConfig>,
 ) -> Result<Handler, CommandError> {
     let options = HandlerOptions {
         name: handler.name.clone(),
         consumer: handler.consumer.clone(),
         limits: handler.limits.clone(),
         config: handler.config.clone(),
+        targets: Targets {
+            names: targets.keys().cloned().collect(),
+            default: handler.target.clone(),
+        },
     };
     runtime
         .load_file(&handler.component)

@@ -6,7 +6,10 @@ mod check;
 mod dead_letters;
 mod demo;
 mod handler_migrations;
+mod outbox;
+mod prepare;
 mod prune;
+mod reconcile;
 mod rewind;
 mod run;
 mod send;
@@ -22,11 +25,13 @@ pub use dead_letters::{
     ShownLetter, not_there,
 };
 pub use demo::{DemoOptions, DemoProgress, DemoReport, Kill, demo};
+pub use outbox::{Outbox, OutboxSelection, not_there as not_in_the_outbox};
 pub use prune::{PruneOptions, PruneProgress, Pruned, prune};
+pub use reconcile::Unreconciled;
 pub use rewind::{Rewind, RewindTold};
 pub use run::{RunOptions, run};
 pub use send::{Envelope, Line, NewMessage, Next, Sent, send};
-pub use status::{ClaimsStatus, HandlerStatus, Status, status};
+pub use status::{ClaimsStatus, HandlerStatus, OutboxStatus, Status, status};
 
 use crate::config::{Config, HandlerConfig, JetStreamConfig};
 use crate::exit::{CommandError, Exit};
@@ -89,6 +94,7 @@ async fn connect_and_migrate(store: &Store, purpose: &str) -> Result<Connection,
 fn jetstream_options(stream: &JetStreamConfig, handler: &HandlerConfig) -> JetStreamOptions {
     JetStreamOptions {
         url: stream.url.clone(),
+        access: stream.access.clone(),
         stream: stream.stream.clone(),
         subjects: stream.subjects.clone(),
         create: stream.create,

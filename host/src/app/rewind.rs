@@ -4,17 +4,20 @@
 
 use serde::Serialize;
 
+use super::reconcile::{self, Trouble};
 use super::{connect_and_migrate, handler_named, jetstream_options, open_store};
 use crate::config::{Config, Dedup, HandlerConfig, Late, SourceKind};
 use crate::exit::{CommandError, Exit};
-use crate::source::jetstream::{RewindPlan, RewindTo, Rewinder};
-use crate::store::instant_to_text;
+use crate::source::jetstream::{Acknowledged, RewindPlan, RewindTo, Rewinder};
+use crate::store::{Connection, instant_to_text};
 use crate::text::span;
 
 /// A rewind that was looked up and may be done.
 pub struct Rewind {
     rewinder: Rewinder,
-    source: String,
+    handler: HandlerConfig,
+    acknowledged: Acknowledged,
+    connection: Connection,
     plan: RewindPlan,
     told: RewindTold,
 }
@@ -67,17 +70,33 @@ impl Rewind {
             }
         };
         let failed = |error| CommandError::source(&handler.source, &error);
-        let rewinder = Rewinder::connect(&jetstream_options(stream, handler))
-            .await
-            .map_err(failed)?;
+        let options = jetstream_options(stream, handler);
+        let rewinder = Rewinder::connect(&options).await.map_err(failed)?;
         let plan = rewinder.plan(to).await.map_err(failed)?;
+        let acknowledged = Acknowledged::connect(&options).await.map_err(failed)?;
+        let store = open_store(config)?;
+        let mut connection = connect_and_migrate(&store, "rewind")
+            .await
+            .map_err(|error| CommandError::store("cannot read the store", &error))?;
         let shown = plan
             .first_published_at
             .and_then(|at| instant_to_text(at, 9_999).ok());
-        let warnings = reach(config, handler, &plan, shown.as_deref(), force).await?;
+        let mut warnings = reach(&mut connection, handler, &plan, shown.as_deref(), force).await?;
+        let before = plan.sequence.saturating_sub(1);
+        let lost = reconcile::unreconciled(&mut connection, handler, &acknowledged, before)
+            .await
+            .map_err(|trouble| failed_at(handler, &trouble))?;
+        if let Some(lost) = lost {
+            warnings.push(format!(
+                "{} messages before it have no effect in this database either, from number {} on: they stay without one",
+                lost.messages, lost.first_sequence
+            ));
+        }
         Ok(Self {
             rewinder,
-            source: handler.source.clone(),
+            handler: handler.clone(),
+            acknowledged,
+            connection,
             told: RewindTold {
                 handler: name.to_owned(),
                 sequence: plan.sequence,
@@ -98,20 +117,34 @@ impl Rewind {
     ///
     /// # Errors
     /// If it could not be finished; then it is to be done again.
-    pub async fn apply(&self) -> Result<(), CommandError> {
+    pub async fn apply(&mut self) -> Result<(), CommandError> {
+        const AGAIN: &str =
+            "the durable may be gone or stand elsewhere: run the same command again to finish it";
         self.rewinder
             .rewind(self.plan.sequence)
             .await
-            .map_err(|error| {
-                CommandError::source(&self.source, &error)
-                    .after("the durable may be gone or stand elsewhere: run the same command again to finish it")
-            })
+            .map_err(|error| CommandError::source(&self.handler.source, &error).after(AGAIN))?;
+        reconcile::begin_at(
+            &mut self.connection,
+            &self.handler,
+            &self.acknowledged,
+            self.plan.sequence,
+        )
+        .await
+        .map_err(|trouble| failed_at(&self.handler, &trouble).after(AGAIN))
+    }
+}
+
+fn failed_at(handler: &HandlerConfig, trouble: &Trouble) -> CommandError {
+    match trouble {
+        Trouble::Source(error) => CommandError::source(&handler.source, error),
+        Trouble::Store(error) => CommandError::store("cannot read the store", error),
     }
 }
 
 /// Refuses what claims don't cover. Returns what is to be expected if it is forced.
 async fn reach(
-    config: &Config,
+    connection: &mut Connection,
     handler: &HandlerConfig,
     plan: &RewindPlan,
     first: Option<&str>,
@@ -128,12 +161,10 @@ async fn reach(
             plan.messages
         ),
         Dedup::Window(window) => {
-            let store = open_store(config)?;
-            let failed = |error| CommandError::store("cannot read the store", &error);
-            let mut connection = connect_and_migrate(&store, "rewind")
+            let now = connection
+                .now()
                 .await
-                .map_err(failed)?;
-            let now = connection.now().await.map_err(failed)?;
+                .map_err(|error| CommandError::store("cannot read the store", &error))?;
             let edge = now.before(window);
             if (first_at.seconds, first_at.nanoseconds) >= (edge.seconds, edge.nanoseconds) {
                 return Ok(Vec::new());

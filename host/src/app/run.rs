@@ -5,30 +5,29 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{oneshot, watch};
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 
+use super::prepare::{connect_source, migrated};
 use super::prune::{Rules, keep_pruning};
-use super::window;
-use super::{connect_and_migrate, handler_migrations, jetstream_options, open_store, own_session};
-use crate::config::{Config, HandlerConfig, SourceKind};
+use super::reconcile::keep_reconciling;
+use super::{open_store, own_session};
+use crate::admin::{Admin, AdminState};
+use crate::config::{Config, HandlerConfig};
 use crate::exit::{CommandError, Exit};
 use crate::handler::{Handler, Runtime, RuntimeOptions};
-use crate::message::Carried;
-use crate::news::News;
+use crate::health::Health;
+use crate::idle::IdleBoard;
 use crate::pipeline::{self, BatchObserver, HandlerContext, LaneDied, Stop, Suspects};
-use crate::source::jetstream::JetStream;
-use crate::source::merged::Merged;
-use crate::source::queue::Queue;
-use crate::source::{Source, SourceError};
-use crate::store::{Connection, SessionOptions, Store, StoreError};
-use crate::text::one_line;
+use crate::relay::{Relay, RelayedHandler};
+use crate::store::{Connection, SessionOptions, Store};
+use crate::systemd::Notifier;
 
 /// How often counters are written to the store.
 const COUNTERS_INTERVAL: Duration = Duration::from_secs(1);
 /// How long the last word to the database may take when the grace is over already.
 const LAST_STATEMENT_TIMEOUT: Duration = Duration::from_secs(1);
-/// The pause between two tries to reach what is needed at start.
-const START_PAUSE: Duration = Duration::from_millis(500);
+/// How long the relay may take to mark what it has in hand, once the pipelines have ended.
+const RELAY_GRACE: Duration = Duration::from_secs(10);
 
 /// How `run` behaves.
 #[derive(Clone, Debug, Default)]
@@ -59,15 +58,27 @@ pub async fn run(
     }
     let components = load_components(config).await?;
     let store = open_store(config)?;
+    let health = Arc::new(Health::default());
+    let _admin = listen(config, &health).await?;
     let (drain_sender, mut drain) = watch::channel(false);
+    let notifier = Notifier::from_environment(config.shutdown_grace).map(Arc::new);
+    let notifying = notifier
+        .clone()
+        .map(|notifier| tokio::spawn(notifier.run(Arc::clone(&health))));
     // Held until the end: one sender more in the signal's task, so that the channel outlives it.
     let drain_sender = Arc::new(drain_sender);
     let signal = tokio::spawn({
         let drain_sender = Arc::clone(&drain_sender);
+        let health = Arc::clone(&health);
         async move {
             stop.await;
             tracing::info!("draining");
+            // At once: an idle host is gone in a moment.
+            if let Some(notifier) = notifier {
+                notifier.stopping();
+            }
             let _ = drain_sender.send(true);
+            health.draining();
         }
     });
 
@@ -76,12 +87,45 @@ pub async fn run(
         options,
         components,
         store,
+        &health,
         &drain_sender,
         &mut drain,
     )
     .await;
     signal.abort();
+    if let Some(notifying) = notifying {
+        notifying.abort();
+    }
     result
+}
+
+/// Listens at the admin address, if there is one.
+async fn listen(config: &Config, health: &Arc<Health>) -> Result<Option<Admin>, CommandError> {
+    let Some(admin) = &config.admin else {
+        return Ok(None);
+    };
+    let state = AdminState {
+        health: Arc::clone(health),
+    };
+    match Admin::listen(admin.listen, state).await {
+        Ok(admin) => {
+            tracing::info!(address = %admin.address, "the admin address is open");
+            Ok(Some(admin))
+        }
+        Err(error) => Err(CommandError::new(
+            Exit::Failed,
+            format!(
+                "`admin.listen`: cannot listen at `{}`: {error}",
+                admin.listen
+            ),
+            Some(match error.kind() {
+                std::io::ErrorKind::AddrInUse => {
+                    "another program, or another host, has this port: choose another in `admin.listen`"
+                }
+                _ => "choose another address in `admin.listen`",
+            }),
+        )),
+    }
 }
 
 async fn start_and_wait(
@@ -89,29 +133,28 @@ async fn start_and_wait(
     options: RunOptions,
     components: Vec<(HandlerConfig, Handler)>,
     store: Arc<Store>,
+    health: &Arc<Health>,
     drain_sender: &watch::Sender<bool>,
     drain: &mut watch::Receiver<bool>,
 ) -> Result<(), CommandError> {
-    let Some(mut connection) = migrated(&store, drain).await? else {
+    let handlers: Vec<&HandlerConfig> = components.iter().map(|(handler, _)| handler).collect();
+    let Some((mut connection, losable)) = migrated(&store, &handlers, health, drain).await? else {
         return Ok(());
     };
-    for (handler, _) in &components {
-        migrate_handler(&mut connection, store.kind(), handler).await?;
-    }
 
-    let stop = if options.until_idle {
-        Stop::WhenIdle
-    } else {
-        Stop::WhenDrained
-    };
+    let board = Arc::new(IdleBoard::default());
+    let relay = relay_of(config, &store, &board);
+    let waker = relay.as_ref().map(Relay::waker);
     let suspects = Arc::new(Suspects::new(host_name()));
     let mut contexts = Vec::new();
     let mut pipelines = JoinSet::new();
     let mut sources = Vec::new();
+    let mut reconciled = Vec::new();
     for (handler, component) in components {
-        let Some(source) = connect_source(config, &handler, &store, drain).await? else {
+        let Some(connected) = connect_source(config, &handler, &store, health, drain).await? else {
             return Ok(());
         };
+        reconciled.extend(connected.reconciled);
         sweep_marks(&mut connection, &handler).await;
         let context = HandlerContext::new(
             handler,
@@ -119,12 +162,20 @@ async fn start_and_wait(
             Arc::clone(&store),
             Arc::clone(&suspects),
         )
-        .observed_by(options.observer.clone());
+        .observed_by(options.observer.clone())
+        .relayed_by(waker.clone())
+        .reporting_to(Arc::clone(health));
         let context = Arc::new(context);
         contexts.push(Arc::clone(&context));
-        sources.push((context, source));
+        sources.push((context, connected.source));
     }
-    for (context, source) in sources {
+    let seat = || options.until_idle.then(|| board.seat());
+    let (relay_ends, is_relay_over) = watch::channel(false);
+    let relay_seat = relay.as_ref().and_then(|_| seat());
+    let seats: Vec<_> = sources.iter().map(|_| seat()).collect();
+    let relay = relay.map(|relay| tokio::spawn(relay.run(relay_seat, is_relay_over)));
+    for ((context, source), seat) in sources.into_iter().zip(seats) {
+        let stop = seat.map_or(Stop::WhenDrained, Stop::WhenIdle);
         tracing::info!(
             handler = context.name(),
             consumer = context.consumer(),
@@ -132,6 +183,10 @@ async fn start_and_wait(
         );
         pipelines.spawn(pipeline::run(context, source, stop, drain.clone()));
     }
+    for sentence in losable {
+        tracing::warn!(store = %store.display(), "{sentence}");
+    }
+    health.consuming();
     tracing::info!(store = %store.display(), handlers = contexts.len(), "ready");
 
     let (done, is_done) = oneshot::channel();
@@ -141,20 +196,34 @@ async fn start_and_wait(
         connection,
         is_done,
     ));
-    let (stop_pruning, pruning_stops) = watch::channel(false);
+    let (stop_keeping, keeping_stops) = watch::channel(false);
     let pruner = tokio::spawn(keep_pruning(
         Rules::of(config),
         Arc::clone(&store),
         suspects.process().to_owned(),
-        pruning_stops,
+        keeping_stops.clone(),
+    ));
+    let reconciler = tokio::spawn(keep_reconciling(
+        reconciled,
+        Arc::clone(&store),
+        keeping_stops,
     ));
     let ended = wait_for(&mut pipelines, drain_sender, drain, config.shutdown_grace).await;
-    let _ = stop_pruning.send(true);
+    let _ = stop_keeping.send(true);
+    // After the pipelines, so that what they committed last may leave at once.
+    let _ = relay_ends.send(true);
+    if let Some(relay) = relay {
+        end_relay(relay).await;
+    }
     drop(done);
     let connection = flusher.await.unwrap_or_default();
     final_flush(&contexts, &store, connection).await;
-    // One that does not end is left to the end of the process: its batch rolls back.
-    let _ = tokio::time::timeout(LAST_STATEMENT_TIMEOUT, pruner).await;
+    // What does not end is left to the end of the process: its statement rolls back.
+    let _ = tokio::time::timeout(LAST_STATEMENT_TIMEOUT, async {
+        let _ = pruner.await;
+        let _ = reconciler.await;
+    })
+    .await;
     match ended {
         Ended::Drained => {}
         Ended::Broken => {
@@ -169,20 +238,50 @@ async fn start_and_wait(
         }
         Ended::TooLate => {
             unmark_what_runs(&store, suspects.process()).await;
-            return Err(CommandError::new(
-                Exit::Failed,
-                format!(
-                    "messages were still running after `shutdown_grace` ({:?})",
-                    config.shutdown_grace
-                ),
-                Some(
-                    "nothing is lost: they are delivered again; raise `shutdown_grace` or lower `limits.time`",
-                ),
-            ));
+            // Their connections end with this process, and the database rolls back.
+            tracing::warn!(
+                grace = ?config.shutdown_grace,
+                hint = "raise `shutdown_grace` or lower `limits.time`",
+                "messages were still running after the grace; nothing is lost: they are rolled back and delivered again"
+            );
+            return Ok(());
         }
     }
     tracing::info!("drained");
     Ok(())
+}
+
+/// Makes the relay of the configured handlers, if there is anywhere to publish to.
+fn relay_of(config: &Config, store: &Arc<Store>, board: &Arc<IdleBoard>) -> Option<Relay> {
+    if config.targets.is_empty() {
+        return None;
+    }
+    let handlers = config
+        .handlers
+        .values()
+        .map(|handler| RelayedHandler {
+            name: handler.name.clone(),
+            consumer: handler.consumer.clone(),
+            target: handler.target.clone(),
+        })
+        .collect();
+    Some(Relay::new(
+        Arc::clone(store),
+        handlers,
+        &config.targets,
+        config.outbox.clone(),
+        Arc::clone(board),
+    ))
+}
+
+/// Waits until the relay has marked what it has in hand. Rows that are not marked in time are published again by the next host,
+/// under the same ids.
+async fn end_relay(mut relay: JoinHandle<()>) {
+    match tokio::time::timeout(RELAY_GRACE, &mut relay).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::error!(%error, "the relay died"),
+        Err(_) => relay.abort(),
+    }
 }
 
 /// How the pipelines ended.
@@ -263,7 +362,7 @@ async fn load_components(config: &Config) -> Result<Vec<(HandlerConfig, Handler)
     let mut loaded = Vec::new();
     let mut refused = Vec::new();
     for handler in config.handlers.values() {
-        match super::check::load(&runtime, handler).await {
+        match super::check::load(&runtime, handler, &config.targets).await {
             Ok(component) => loaded.push((handler.clone(), component)),
             Err(error) => refused.push(error),
         }
@@ -297,133 +396,6 @@ pub(super) fn runtime(config: &Config) -> Result<Runtime, CommandError> {
             Some("run it on a machine with 64 bits and enough address space (`ulimit -v`)"),
         )
     })
-}
-
-/// Waits for the database and brings hapax's own tables up to date. `None` when the drain came first.
-async fn migrated(
-    store: &Store,
-    drain: &mut watch::Receiver<bool>,
-) -> Result<Option<Connection>, CommandError> {
-    let mut news = News::default();
-    loop {
-        match connect_and_migrate(store, "host").await {
-            Ok(connection) => return Ok(Some(connection)),
-            Err(StoreError::Unavailable(why) | StoreError::Busy(why)) => {
-                if news.is_news(&why) {
-                    tracing::warn!(why = %one_line(&why), "waiting for the database");
-                }
-            }
-            Err(error) => return Err(CommandError::store("cannot prepare the store", &error)),
-        }
-        if pause_or_drain(drain).await {
-            return Ok(None);
-        }
-    }
-}
-
-/// Pauses between two tries. True if the drain began.
-async fn pause_or_drain(drain: &mut watch::Receiver<bool>) -> bool {
-    tokio::select! {
-        // Neither loses anything when dropped.
-        _ = drain.wait_for(|draining| *draining) => true,
-        () = tokio::time::sleep(START_PAUSE) => false,
-    }
-}
-
-pub(super) async fn migrate_handler(
-    connection: &mut Connection,
-    kind: crate::store::StoreKind,
-    handler: &HandlerConfig,
-) -> Result<(), CommandError> {
-    let Some(folder) = &handler.migrations else {
-        return Ok(());
-    };
-    let migrations = handler_migrations::read(folder, kind).map_err(|(problem, hint)| {
-        CommandError::new(
-            Exit::Configuration,
-            format!("handler `{}`: {problem}", handler.name),
-            Some(&hint),
-        )
-    })?;
-    match connection
-        .apply_handler_migrations(&handler.name, &migrations)
-        .await
-    {
-        Ok(0) => Ok(()),
-        Ok(applied) => {
-            tracing::info!(handler = %handler.name, applied, "migrated");
-            Ok(())
-        }
-        // The message begins with the file's name, unless it is about hapax's own tables.
-        Err(StoreError::Refused(error)) if error.message.starts_with('`') => {
-            Err(CommandError::new(
-                Exit::Configuration,
-                format!(
-                    "handler `{}`: the database refuses the migration {}",
-                    handler.name, error.message
-                ),
-                Some(
-                    "correct the file: nothing of it was applied, and those before it stay applied",
-                ),
-            ))
-        }
-        Err(error) => Err(CommandError::store(
-            &format!("handler `{}`: migrations", handler.name),
-            &error,
-        )),
-    }
-}
-
-async fn connect_source(
-    config: &Config,
-    handler: &HandlerConfig,
-    store: &Arc<Store>,
-    drain: &mut watch::Receiver<bool>,
-) -> Result<Option<Box<dyn Source>>, CommandError> {
-    let Some(source) = config.sources.get(&handler.source) else {
-        return Err(CommandError::new(
-            Exit::Bug,
-            format!(
-                "handler `{}`: its source vanished after the check",
-                handler.name
-            ),
-            None,
-        ));
-    };
-    let mut news = News::default();
-    loop {
-        let connected: Result<Box<dyn Source>, SourceError> = match &source.kind {
-            SourceKind::Queue => Ok(Box::new(Queue::new(Arc::clone(store), &source.name))),
-            SourceKind::JetStream(stream) => {
-                JetStream::connect(&jetstream_options(stream, handler))
-                    .await
-                    .map(|source| {
-                        window::warn(handler, &source.reach());
-                        Box::new(source) as Box<dyn Source>
-                    })
-            }
-        };
-        match connected {
-            Ok(main) => {
-                let carried = Queue::new(Arc::clone(store), &Carried::queue(&handler.consumer));
-                return Ok(Some(Box::new(Merged::new(
-                    &handler.name,
-                    main,
-                    Box::new(carried),
-                    pipeline::in_hand_max(handler),
-                ))));
-            }
-            Err(SourceError::Unavailable(why)) => {
-                if news.is_news(&why) {
-                    tracing::warn!(source = %source.name, why = %one_line(&why), "waiting for the source");
-                }
-            }
-            Err(error) => return Err(CommandError::source(&source.name, &error)),
-        }
-        if pause_or_drain(drain).await {
-            return Ok(None);
-        }
-    }
 }
 
 /// Writes the counters of every handler once a second, until `done` is dropped. Returns its connection.

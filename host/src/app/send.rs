@@ -135,6 +135,7 @@ pub async fn send(
         SourceKind::JetStream(stream) => {
             let mut publisher = JetStreamPublisher::connect(&PublisherOptions {
                 url: stream.url.clone(),
+                access: stream.access.clone(),
                 stream: stream.stream.clone(),
                 subjects: stream.subjects.clone(),
                 create: stream.create,

@@ -2,11 +2,13 @@
 
 use serde::Serialize;
 
+use super::reconcile::{self, Trouble, Unreconciled};
 use super::{connect_and_migrate, jetstream_options, open_store};
-use crate::config::{Config, SourceKind};
+use crate::config::{Config, HandlerConfig, SourceKind};
 use crate::exit::CommandError;
 use crate::message::Carried;
-use crate::source::jetstream;
+use crate::source::jetstream::{self, Acknowledged, JetStreamOptions};
+use crate::store::Connection;
 
 /// One handler's figures.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -28,6 +30,11 @@ pub struct HandlerStatus {
     /// The age of the oldest claim, in whole seconds by the database's clock.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oldest_claim_seconds: Option<u64>,
+    /// What the handler published, and has not left yet.
+    pub outbox: OutboxStatus,
+    /// What the broker counts as done without an effect in this database.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unreconciled: Option<Unreconciled>,
     /// Messages that wait in the source, and those that hapax carries itself; absent if the source cannot be reached.
     pub backlog: Option<u64>,
     /// Why the backlog is absent.
@@ -36,6 +43,21 @@ pub struct HandlerStatus {
     /// What to do about it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backlog_hint: Option<String>,
+}
+
+/// Published messages that have not left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct OutboxStatus {
+    /// To be published, now or later.
+    pub unpublished: u64,
+    /// Given up on.
+    pub parked: u64,
+    /// How long the oldest one that should have left by now has been due, in seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oldest_seconds: Option<u64>,
+    /// No target is configured: nothing leaves.
+    #[serde(skip)]
+    pub is_off: bool,
 }
 
 /// The claims table, of all consumers.
@@ -82,6 +104,11 @@ pub async fn status(config: &Config) -> Result<Status, CommandError> {
             .oldest_claim(&handler.consumer)
             .await
             .map_err(failed)?;
+        let outbox = connection
+            .outbox_counts(&handler.consumer)
+            .await
+            .map_err(failed)?;
+        let mut unreconciled = None;
         let backlog = match config
             .sources
             .get(&handler.source)
@@ -92,9 +119,12 @@ pub async fn status(config: &Config) -> Result<Status, CommandError> {
                 .await
                 .map_err(failed)?),
             Some(SourceKind::JetStream(stream)) => {
-                jetstream::backlog(&jetstream_options(stream, handler))
-                    .await
-                    .map_err(|error| error.to_string())
+                let options = jetstream_options(stream, handler);
+                let backlog = jetstream::backlog(&options).await;
+                if backlog.is_ok() {
+                    unreconciled = lost(&mut connection, handler, &options).await?;
+                }
+                backlog.map_err(|error| error.to_string())
             }
             None => Err("its source is not configured".to_owned()),
         };
@@ -122,9 +152,16 @@ pub async fn status(config: &Config) -> Result<Status, CommandError> {
             rolled_back: counters.rolled_back,
             dead,
             oldest_claim_seconds: oldest.map(|seconds| seconds.max(0.0) as u64),
+            unreconciled,
             backlog,
             backlog_error,
             backlog_hint,
+            outbox: OutboxStatus {
+                unpublished: outbox.unpublished,
+                parked: outbox.parked,
+                oldest_seconds: outbox.oldest_seconds,
+                is_off: config.targets.is_empty(),
+            },
         });
     }
     let size = connection.claims_size().await.map_err(failed)?;
@@ -139,4 +176,25 @@ pub async fn status(config: &Config) -> Result<Status, CommandError> {
             }),
         },
     })
+}
+
+async fn lost(
+    connection: &mut Connection,
+    handler: &HandlerConfig,
+    options: &JetStreamOptions,
+) -> Result<Option<Unreconciled>, CommandError> {
+    let found = match Acknowledged::connect(options).await {
+        Ok(acknowledged) => {
+            reconcile::unreconciled(connection, handler, &acknowledged, u64::MAX).await
+        }
+        Err(error) => Err(error.into()),
+    };
+    match found {
+        Ok(lost) => Ok(lost),
+        Err(Trouble::Store(error)) => Err(CommandError::store("cannot read the store", &error)),
+        Err(Trouble::Source(error)) => {
+            tracing::warn!(handler = %handler.name, %error, "claims could not be compared with the broker");
+            Ok(None)
+        }
+    }
 }

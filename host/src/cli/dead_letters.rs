@@ -4,13 +4,13 @@ mod selection;
 mod text;
 
 use std::fs::File;
-use std::io::{BufRead as _, BufReader, BufWriter, IsTerminal as _, Write};
+use std::io::{BufRead as _, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use indicatif::ProgressBar;
 
-use super::{ConfigFile, count, print, print_json, styled};
+use super::{ConfigFile, count, listing, print, print_json, styled};
 use crate::app::{DeadLetters, Imported, Refusal, Replayed};
 use crate::exit::{CommandError, Exit};
 use selection::{Filters, Selected};
@@ -417,33 +417,13 @@ async fn import(file: PathBuf, output: Output) -> Result<(), CommandError> {
     }
 }
 
-/// Asks before several letters are touched. Without a terminal there is nobody to ask.
+/// Asks before several letters are touched.
 fn ask(act: &str, done: &str, numbers: &[i64]) -> Result<(), CommandError> {
-    let letters = count(numbers.len() as u64, "dead letter");
-    if !std::io::stdin().is_terminal() {
-        return Err(CommandError::new(
-            Exit::CommandLine,
-            format!("{letters} would be {done}, and there is no terminal to ask at"),
-            Some("say `--yes`"),
-        ));
-    }
     let note = match act {
         "drop" => " Their ids stay claimed: a redelivery stays a duplicate.",
         _ => "",
     };
-    let mut err = std::io::stderr();
-    let _ = write!(err, "{act} {letters}?{note} [y/N] ");
-    let _ = err.flush();
-    let mut answer = String::new();
-    let read = std::io::stdin().lock().read_line(&mut answer);
-    match (read, answer.trim().to_lowercase().as_str()) {
-        (Ok(_), "y" | "yes") => Ok(()),
-        _ => Err(CommandError::new(
-            Exit::Failed,
-            format!("nothing was {done}"),
-            None,
-        )),
-    }
+    listing::ask(act, done, &count(numbers.len() as u64, "dead letter"), note)
 }
 
 fn bar(length: usize) -> ProgressBar {

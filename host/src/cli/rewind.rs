@@ -45,9 +45,9 @@ fn place(text: &str) -> Result<RewindTo, String> {
 
 pub(super) async fn rewind(arguments: Arguments) -> Result<(), CommandError> {
     let config = arguments.config.load()?;
-    let rewind =
+    let mut rewind =
         Rewind::look_up(&config, &arguments.handler, arguments.to, arguments.force).await?;
-    let told = rewind.told();
+    let told = rewind.told().clone();
     for warning in &told.warnings {
         let _ = writeln!(std::io::stderr(), "warning: {warning}");
     }
@@ -65,7 +65,7 @@ pub(super) async fn rewind(arguments: Arguments) -> Result<(), CommandError> {
     }
     rewind.apply().await?;
     if arguments.json {
-        return print_json(told);
+        return print_json(&told);
     }
     print(&format!(
         "{what}\nwhat is claimed already is a duplicate; running hosts go on by themselves\n"

@@ -2,14 +2,18 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use toml::{Table, Value};
 
+use super::connections::{check_access, with_absolute_files};
 use super::handler::{HandlerConfig, check_handler};
+use super::outbox::{OutboxConfig, TargetConfig, check_outbox, check_target};
 use super::problem::{ConfigError, Problem};
 use super::section::Section;
+use crate::source::jetstream::Access;
 
 /// How long running batches may take to finish after SIGTERM.
 const SHUTDOWN_GRACE_DEFAULT: Duration = Duration::from_secs(10);
@@ -31,8 +35,21 @@ pub struct Config {
     pub sources: BTreeMap<String, SourceConfig>,
     /// By name.
     pub handlers: BTreeMap<String, HandlerConfig>,
+    /// Where published messages go, by name.
+    pub targets: BTreeMap<String, TargetConfig>,
+    /// How they get there.
+    pub outbox: OutboxConfig,
     /// How long running batches may take to finish after SIGTERM.
     pub shutdown_grace: Duration,
+    /// The address for operators and their tools, if there is one.
+    pub admin: Option<AdminConfig>,
+}
+
+/// The address for operators and their tools.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdminConfig {
+    /// On this machine only.
+    pub listen: SocketAddr,
 }
 
 /// The database that holds hapax's own tables and the handlers'.
@@ -81,6 +98,8 @@ pub enum SourceKind {
 pub struct JetStreamConfig {
     /// `nats://host:port`; may hold credentials.
     pub url: String,
+    /// Who asks, and how the server's certificate is checked.
+    pub access: Access,
     /// The stream's name.
     pub stream: String,
     /// Which of the stream's subjects are read, and the subjects of a stream that is created.
@@ -157,9 +176,16 @@ fn is_override(name: &str) -> bool {
     name.strip_prefix("HAPAX_").is_some_and(|rest| {
         rest.contains("__")
             || rest == "SHUTDOWN_GRACE"
-            || ["STORE_", "SOURCES_", "HANDLERS_"]
-                .iter()
-                .any(|table| rest.starts_with(table))
+            || [
+                "STORE_",
+                "SOURCES_",
+                "HANDLERS_",
+                "TARGETS_",
+                "OUTBOX_",
+                "ADMIN_",
+            ]
+            .iter()
+            .any(|table| rest.starts_with(table))
     })
 }
 
@@ -252,6 +278,7 @@ fn check(
         }
     };
     let shutdown_grace = root.duration("shutdown_grace", SHUTDOWN_GRACE_DEFAULT, Duration::ZERO);
+    let admin = root.section("admin").and_then(check_admin);
     let mut sources = BTreeMap::new();
     for (name, section) in root
         .section("sources")
@@ -259,7 +286,7 @@ fn check(
         .unwrap_or_default()
     {
         check_name(&section, &name);
-        if let Some(source) = check_source(&name, section) {
+        if let Some(source) = check_source(folder, &name, section) {
             sources.insert(name, source);
         }
     }
@@ -267,6 +294,23 @@ fn check(
         .get("sources")
         .and_then(Value::as_table)
         .map(|sources| sources.keys().collect())
+        .unwrap_or_default();
+    let mut targets = BTreeMap::new();
+    for (name, section) in root
+        .section("targets")
+        .map(Section::sections)
+        .unwrap_or_default()
+    {
+        check_name(&section, &name);
+        if let Some(target) = check_target(folder, &name, section, &sources) {
+            targets.insert(name, target);
+        }
+    }
+    let outbox = check_outbox(root.section("outbox"));
+    let target_names: Vec<&String> = table
+        .get("targets")
+        .and_then(Value::as_table)
+        .map(|targets| targets.keys().collect())
         .unwrap_or_default();
     let is_sqlite = store.as_ref().is_some_and(StoreConfig::is_sqlite);
     let mut handlers = BTreeMap::new();
@@ -276,9 +320,15 @@ fn check(
         .unwrap_or_default()
     {
         check_name(&section, &name);
-        if let Some(handler) =
-            check_handler(folder, &name, section, &sources, &source_names, is_sqlite)
-        {
+        if let Some(handler) = check_handler(
+            folder,
+            &name,
+            section,
+            &sources,
+            &source_names,
+            &target_names,
+            is_sqlite,
+        ) {
             handlers.insert(name, handler);
         }
     }
@@ -289,7 +339,10 @@ fn check(
         store: store?,
         sources,
         handlers,
+        targets,
+        outbox,
         shutdown_grace,
+        admin,
     })
 }
 
@@ -352,7 +405,7 @@ fn check_store(folder: &Path, section: Section<'_>) -> Option<StoreConfig> {
         }
         if url.starts_with("postgres://") || url.starts_with("postgresql://") {
             return Some(StoreConfig {
-                url: url.to_owned(),
+                url: with_absolute_files(url, folder),
                 dead_letters,
             });
         }
@@ -368,11 +421,37 @@ fn check_store(folder: &Path, section: Section<'_>) -> Option<StoreConfig> {
     store
 }
 
-fn check_source(name: &str, section: Section<'_>) -> Option<SourceConfig> {
+fn check_admin(section: Section<'_>) -> Option<AdminConfig> {
+    const HINT: &str = "write `listen = \"127.0.0.1:7878\"`";
+    let text = section.required_text("listen", HINT);
+    let address = text.and_then(|text| match text.parse::<SocketAddr>() {
+        Ok(address) if address.ip().is_loopback() => Some(address),
+        Ok(_) => {
+            section.problem(
+                "listen",
+                format!("`{text}` can be reached from other machines, and nobody is asked there who it is"),
+                HINT.to_owned(),
+            );
+            None
+        }
+        Err(_) => {
+            section.problem(
+                "listen",
+                format!("`{text}` is not an address with a port"),
+                HINT.to_owned(),
+            );
+            None
+        }
+    });
+    section.finish();
+    Some(AdminConfig { listen: address? })
+}
+
+fn check_source(folder: &Path, name: &str, section: Section<'_>) -> Option<SourceConfig> {
     let kind = section.required_text("kind", "write `kind = \"queue\"` or `kind = \"jetstream\"`");
     let kind = match kind {
         Some("queue") => Some(SourceKind::Queue),
-        Some("jetstream") => check_jetstream(&section).map(SourceKind::JetStream),
+        Some("jetstream") => check_jetstream(folder, &section).map(SourceKind::JetStream),
         Some(other) => {
             section.problem(
                 "kind",
@@ -391,7 +470,7 @@ fn check_source(name: &str, section: Section<'_>) -> Option<SourceConfig> {
     })
 }
 
-fn check_jetstream(section: &Section<'_>) -> Option<JetStreamConfig> {
+fn check_jetstream(folder: &Path, section: &Section<'_>) -> Option<JetStreamConfig> {
     let url = section.required_text("url", "write `url = \"nats://127.0.0.1:4222\"`");
     let url = url.filter(|url| {
         let valid = url.starts_with("nats://") || url.starts_with("tls://");
@@ -404,6 +483,7 @@ fn check_jetstream(section: &Section<'_>) -> Option<JetStreamConfig> {
         }
         valid
     });
+    let access = check_access(folder, section, url);
     let stream =
         section.required_text("stream", "write the stream's name: `stream = \"PAYMENTS\"`");
     let subjects = section.texts("subjects").unwrap_or_default();
@@ -418,6 +498,7 @@ fn check_jetstream(section: &Section<'_>) -> Option<JetStreamConfig> {
     let ack_wait = section.duration("ack_wait", ACK_WAIT_DEFAULT, ACK_WAIT_MIN);
     Some(JetStreamConfig {
         url: url?.to_owned(),
+        access,
         stream: stream?.to_owned(),
         subjects,
         create,

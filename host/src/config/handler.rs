@@ -88,6 +88,13 @@ pub struct Retry {
 }
 
 impl Retry {
+    /// What holds where nothing is written.
+    pub const DEFAULT: Self = Self {
+        attempts: RETRY_ATTEMPTS_DEFAULT,
+        backoff_min: RETRY_BACKOFF_MIN_DEFAULT,
+        backoff_max: RETRY_BACKOFF_MAX_DEFAULT,
+    };
+
     /// Returns the wait after the failure with this number (from 1).
     pub fn backoff(&self, attempt: u32) -> Duration {
         let factor = 1_u32
@@ -169,6 +176,8 @@ pub struct HandlerConfig {
     pub batch: Batch,
     /// Whose batches it never overlaps with: those of all handlers that name the same one. The consumer by default.
     pub baton: String,
+    /// Where messages go that the handler publishes without naming a target.
+    pub target: Option<String>,
     /// The folder of the handler's own migrations.
     pub migrations: Option<PathBuf>,
     /// The handler's own settings.
@@ -181,6 +190,7 @@ pub(super) fn check_handler(
     section: Section<'_>,
     sources: &BTreeMap<String, SourceConfig>,
     source_names: &[&String],
+    target_names: &[&String],
     is_sqlite: bool,
 ) -> Option<HandlerConfig> {
     let component = section.required_text(
@@ -261,6 +271,16 @@ pub(super) fn check_handler(
             NAME_HINT.to_owned(),
         );
     }
+    let target = section.text("target");
+    if let Some(target) = target
+        && !target_names.iter().any(|name| *name == target)
+    {
+        section.problem(
+            "target",
+            format!("there is no target `{target}`"),
+            format!("write a table `[targets.{target}]`"),
+        );
+    }
     let migrations = section.text("migrations").map(|path| folder.join(path));
     let config = section
         .section("config")
@@ -283,6 +303,7 @@ pub(super) fn check_handler(
         lanes,
         batch,
         baton: baton.to_owned(),
+        target: target.map(str::to_owned),
         migrations,
         config,
     })
@@ -482,12 +503,8 @@ fn check_order(section: &Section<'_>, dedup: Dedup) -> Option<Order> {
     Some(Order { by, on_dead })
 }
 
-fn check_retry(section: &Section<'_>) -> Retry {
-    let mut retry = Retry {
-        attempts: RETRY_ATTEMPTS_DEFAULT,
-        backoff_min: RETRY_BACKOFF_MIN_DEFAULT,
-        backoff_max: RETRY_BACKOFF_MAX_DEFAULT,
-    };
+pub(super) fn check_retry(section: &Section<'_>) -> Retry {
+    let mut retry = Retry::DEFAULT;
     let Some(section) = section.section("retry") else {
         return retry;
     };

@@ -4,12 +4,15 @@
 //! **Invariant**: one reading reports every problem, each with the file and the key.
 
 mod checked;
+mod connections;
 mod handler;
+mod outbox;
 mod problem;
 mod section;
 mod units;
 
-pub use checked::{Config, JetStreamConfig, SourceConfig, SourceKind, StoreConfig};
+pub use checked::{AdminConfig, Config, JetStreamConfig, SourceConfig, SourceKind, StoreConfig};
 pub use handler::{Batch, ConflictPolicy, Dedup, HandlerConfig, Late, OnDead, Order, Retry};
+pub use outbox::{OutboxConfig, TargetConfig, TargetKind};
 pub use problem::{ConfigError, Problem};
 pub(crate) use units::duration;

@@ -237,6 +237,22 @@ impl<'a> Section<'a> {
         }
     }
 
+    /// True if the value at `key` is a table.
+    pub(super) fn is_table(&self, key: &str) -> bool {
+        matches!(self.table.get(key), Some(Value::Table(_)))
+    }
+
+    /// As `text`, for a value that no problem may show.
+    pub(super) fn secret_text(&self, key: &'static str) -> Option<&'a str> {
+        match self.value(key)? {
+            Value::String(text) => Some(text),
+            _ => {
+                self.problem(key, "expected a text in quotes", None);
+                None
+            }
+        }
+    }
+
     /// Returns every entry of this table as a table of its own, by name. Ends the reading of this one.
     pub(super) fn sections(self) -> Vec<(String, Section<'a>)> {
         self.table

@@ -14,7 +14,7 @@ mod sql;
 mod state;
 mod text;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::message::{ComponentDigest, Header, Instant};
@@ -56,6 +56,17 @@ pub struct HandlerOptions {
     pub limits: Limits,
     /// What the handler reads with `config`.
     pub config: ConfigTable,
+    /// Where what it publishes may go.
+    pub targets: Targets,
+}
+
+/// Where a handler's messages may go.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Targets {
+    /// The configured ones. With none at all, rows stay in the outbox.
+    pub names: BTreeSet<String>,
+    /// The handler's own, for messages that name none.
+    pub default: Option<String>,
 }
 
 /// A message that a handler published, held by the host until the commit.

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use super::bindings::hapax::handler::{outbox, types};
 use super::sql::lower_error;
 use super::state::State;
-use super::{Outgoing, text};
+use super::{Outgoing, Targets, text};
 use crate::message::{Header, Instant, MessageId, ShortHash};
 use crate::store::{Savepoint, SqlError};
 
@@ -83,7 +83,8 @@ impl Outbox {
         &mut self,
         consumer: &str,
         message_id: &MessageId,
-        message: types::Outgoing,
+        targets: &Targets,
+        mut message: types::Outgoing,
     ) -> Result<String, SqlError> {
         if self.next_ordinal as usize >= OUTBOX_MESSAGES_MAX {
             return Err(SqlError::new(
@@ -95,9 +96,10 @@ impl Outbox {
             return Err(SqlError::new("invalid.subject", "the subject is empty"));
         }
         check_text("subject", &message.subject)?;
-        if let Some(target) = &message.target {
-            check_text("target", target)?;
+        if message.target.is_none() {
+            message.target.clone_from(&targets.default);
         }
+        check_target(message.target.as_deref(), targets)?;
         if let Some(key) = &message.key {
             check_text("key", key)?;
         }
@@ -191,6 +193,29 @@ fn outgoing_id(
     ShortHash::of(&fields).to_hex()
 }
 
+/// Refuses a target that is not configured. Without any configured, all are taken: the rows wait for a configuration.
+fn check_target(target: Option<&str>, targets: &Targets) -> Result<(), SqlError> {
+    if let Some(target) = target {
+        check_text("target", target)?;
+    }
+    if targets.names.is_empty() || target.is_some_and(|name| targets.names.contains(name)) {
+        return Ok(());
+    }
+    Err(SqlError {
+        hint: Some(match target {
+            Some(name) => format!("write a table `[targets.{name}]`"),
+            None => "name one, or write `target` in the handler's table".to_owned(),
+        }),
+        ..SqlError::new(
+            "invalid.target",
+            match target {
+                Some(name) => format!("there is no target `{name}`"),
+                None => "the message names no target, and the handler has no default".to_owned(),
+            },
+        )
+    })
+}
+
 /// Refuses what no broker or database could carry as a name.
 fn check_text(field: &str, text: &str) -> Result<(), SqlError> {
     if text.len() > OUTBOX_TEXT_BYTES_MAX {
@@ -218,7 +243,12 @@ impl outbox::Host for State {
     ) -> wasmtime::Result<Result<String, types::Error>> {
         Ok(self
             .outbox
-            .publish(&self.options.consumer, &self.message_id, message)
+            .publish(
+                &self.options.consumer,
+                &self.message_id,
+                &self.options.targets,
+                message,
+            )
             .map_err(lower_error))
     }
 }
@@ -261,8 +291,12 @@ mod tests {
             .to_hex()
         );
         let mut outbox = Outbox::default();
-        let first = outbox.publish("c", &id("m"), outgoing("a", 0)).unwrap();
-        let second = outbox.publish("c", &id("m"), outgoing("a", 0)).unwrap();
+        let first = outbox
+            .publish("c", &id("m"), &Targets::default(), outgoing("a", 0))
+            .unwrap();
+        let second = outbox
+            .publish("c", &id("m"), &Targets::default(), outgoing("a", 0))
+            .unwrap();
         assert_ne!(first, second);
         assert_eq!(outbox.published[1].ordinal, 1);
     }
@@ -270,7 +304,12 @@ mod tests {
     #[test]
     fn what_cannot_be_published_is_refused_by_name() {
         let mut outbox = Outbox::default();
-        let mut refused = |message| outbox.publish("c", &id("m"), message).unwrap_err().code;
+        let mut refused = |message| {
+            outbox
+                .publish("c", &id("m"), &Targets::default(), message)
+                .unwrap_err()
+                .code
+        };
         assert_eq!(refused(outgoing("", 0)), "invalid.subject");
         assert_eq!(refused(outgoing("a\0b", 0)), "invalid.subject");
         assert_eq!(refused(outgoing(&"a".repeat(2000), 0)), "invalid.subject");
@@ -294,12 +333,39 @@ mod tests {
     }
 
     #[test]
+    fn only_configured_targets_are_taken() {
+        let mut targets = Targets {
+            names: ["here".to_owned()].into(),
+            default: None,
+        };
+        let mut outbox = Outbox::default();
+        let mut publish = |targets: &Targets, target: Option<&str>| {
+            let mut message = outgoing("a", 0);
+            message.target = target.map(str::to_owned);
+            outbox.publish("c", &id("m"), targets, message)
+        };
+        publish(&targets, Some("here")).unwrap();
+        let error = publish(&targets, Some("there")).unwrap_err();
+        assert_eq!(error.code, "invalid.target");
+        assert_eq!(error.message, "there is no target `there`");
+        assert_eq!(publish(&targets, None).unwrap_err().code, "invalid.target");
+        targets.default = Some("here".to_owned());
+        publish(&targets, None).unwrap();
+        assert_eq!(outbox.published.len(), 2);
+        assert_eq!(outbox.published[1].target.as_deref(), Some("here"));
+    }
+
+    #[test]
     fn count_and_bytes_are_bounded() {
         let mut outbox = Outbox::default();
         for _ in 0..OUTBOX_MESSAGES_MAX {
-            outbox.publish("c", &id("m"), outgoing("a", 1)).unwrap();
+            outbox
+                .publish("c", &id("m"), &Targets::default(), outgoing("a", 1))
+                .unwrap();
         }
-        let error = outbox.publish("c", &id("m"), outgoing("a", 1)).unwrap_err();
+        let error = outbox
+            .publish("c", &id("m"), &Targets::default(), outgoing("a", 1))
+            .unwrap_err();
         assert_eq!(error.code, "limit.outbox");
     }
 
@@ -308,7 +374,7 @@ mod tests {
         let mut outbox = Outbox::default();
         let publish = |outbox: &mut Outbox| {
             outbox
-                .publish("c", &id("m"), outgoing("a", 1 << 20))
+                .publish("c", &id("m"), &Targets::default(), outgoing("a", 1 << 20))
                 .unwrap()
         };
         let first = publish(&mut outbox);

@@ -12,6 +12,8 @@ use super::lane::Lane;
 use super::order::Ready;
 use crate::config::HandlerConfig;
 use crate::fault;
+use crate::health::PULSE_INTERVAL;
+use crate::idle::Seat;
 use crate::source::{Delivery, Source};
 
 /// Full batches in hand for each lane: one runs, one stands ready. With fewer, lanes find less than a full batch when their turn
@@ -30,12 +32,12 @@ const SOURCE_PAUSE: Duration = Duration::from_millis(500);
 const IDLE_CHECK: Duration = Duration::from_millis(100);
 
 /// When a pipeline ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum Stop {
     /// When it is drained.
     WhenDrained,
-    /// Also when nothing waits in its source and nothing is in hand.
-    WhenIdle,
+    /// Also when nothing waits in its source, nothing is in hand, and so it is with everybody who has a seat.
+    WhenIdle(Seat),
 }
 
 /// A lane's task panicked, which is a bug. Nothing is lost: what it had comes again.
@@ -100,7 +102,9 @@ pub async fn run(
     // When each lane's batch has run for so long that nothing waits for it any more.
     let mut slow_from: Vec<Option<Instant>> = vec![None; lanes.len()];
     let mut result = Ok(());
+    let pulse = handler.health.pulse();
     loop {
+        pulse.beat();
         let mut gather = None;
         while let Some(lane) = free.last().copied() {
             let size = handler.sizes.next();
@@ -153,10 +157,14 @@ pub async fn run(
             // Dropped timers are made anew.
             () = sleep_until(waiting.next_due()) => ready.take_back(waiting.take_due(Instant::now())),
             () = sleep_until(gather), if gather.is_some() => {}
+            () = tokio::time::sleep(PULSE_INTERVAL) => {}
             () = sleep_until(source_pause), if source_pause.is_some() => source_pause = None,
             // `Source::next` says that dropping it loses nothing.
             fetched = source.next(room), if room > 0 && source_pause.is_none() => match fetched {
                 Ok(deliveries) => {
+                    if let Stop::WhenIdle(seat) = &stop {
+                        seat.busy();
+                    }
                     fault::point("after-fetch");
                     ready.extend(deliveries);
                 }
@@ -166,17 +174,23 @@ pub async fn run(
                     source_pause = Some(Instant::now() + SOURCE_PAUSE);
                 }
             },
-            () = tokio::time::sleep(IDLE_CHECK), if stop == Stop::WhenIdle && in_hand == 0 => {
-                match source.backlog().await {
-                    Ok(0) => break,
-                    Ok(_) => {}
-                    Err(error) => tracing::warn!(handler = %handler.name, %error, "cannot ask for the backlog"),
+            () = tokio::time::sleep(IDLE_CHECK), if matches!(stop, Stop::WhenIdle(_)) && in_hand == 0 => {
+                if let Stop::WhenIdle(seat) = &stop {
+                    let work = seat.work();
+                    match source.backlog().await {
+                        Ok(0) if seat.found_nothing(work) => break,
+                        Ok(_) => {}
+                        Err(error) => tracing::warn!(handler = %handler.name, %error, "cannot ask for the backlog"),
+                    }
                 }
             }
         }
     }
 
-    // Drain: what did not start goes back, what runs is finished.
+    drop(pulse);
+    // Drain: what did not start goes back, what runs is finished. First nothing more may come: what goes back would come
+    // to this host again.
+    source.stop().await;
     let now = Instant::now();
     let unrun = ready
         .into_deliveries()

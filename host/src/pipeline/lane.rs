@@ -17,6 +17,7 @@ use super::park::{Doomed, Parking, park};
 use super::policy::Failure;
 use super::process::{Member, Processed, process};
 use super::suspect::apart;
+use crate::health::Part;
 use crate::message::{Message, ShortHash};
 use crate::source::Delivery;
 use crate::store::{Connection, MarkedFailure, PutOff, SessionOptions, StoreError};
@@ -87,11 +88,12 @@ pub(super) struct Lane {
 
 impl Lane {
     pub(super) fn new(handler: Arc<HandlerContext>, drain: Drain) -> Self {
+        let store = handler.health.part("store");
         Self {
             handler,
             drain,
             connection: None,
-            outage: OutageLog::default(),
+            outage: OutageLog::new(store),
         }
     }
 
@@ -171,7 +173,10 @@ impl Lane {
             }
             // What was rolled back comes first again, so that the order is kept.
             match processed {
-                Processed::Settled => pause = Pause::default(),
+                Processed::Settled => {
+                    self.outage.over(&self.handler);
+                    pause = Pause::default();
+                }
                 Processed::Again { batch, why } => {
                     self.outage.note(&self.handler, &why);
                     if matches!(why, StoreError::Busy(_)) && batch.len() == 1 {
@@ -459,12 +464,19 @@ impl Pause {
 }
 
 /// Says once a second at most that the database is in the way, and once that it is back.
-#[derive(Default)]
 pub(super) struct OutageLog {
     last_line: Option<tokio::time::Instant>,
+    store: Part,
 }
 
 impl OutageLog {
+    fn new(store: Part) -> Self {
+        Self {
+            last_line: None,
+            store,
+        }
+    }
+
     pub(super) fn note(&mut self, handler: &HandlerContext, why: &StoreError) {
         match why {
             // Ordinary on a busy database.
@@ -472,6 +484,7 @@ impl OutageLog {
                 tracing::debug!(handler = %handler.name, why = %one_line(text), "running again");
             }
             _ => {
+                self.store.down(&why.to_string());
                 let now = tokio::time::Instant::now();
                 if self
                     .last_line
@@ -486,6 +499,7 @@ impl OutageLog {
 
     fn over(&mut self, handler: &HandlerContext) {
         if self.last_line.take().is_some() {
+            self.store.up();
             tracing::info!(handler = %handler.name, "resumed");
         }
     }

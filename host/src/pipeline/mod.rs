@@ -26,7 +26,9 @@ use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::config::{ConflictPolicy, HandlerConfig};
 use crate::handler::{Called, Handler, Outgoing};
-use crate::message::Message;
+use crate::health::Health;
+use crate::message::{Header, Message};
+use crate::relay::RelayWaker;
 use crate::store::{Baton, OutboxRow, Store, StoreError, Tx};
 use batch::{BatchSizes, Took};
 use process::Member;
@@ -35,6 +37,20 @@ pub use counters::LiveCounters;
 pub use dispatch::{LaneDied, Stop, in_hand_max, run};
 pub use observer::{BatchObserver, SettledBatch};
 pub use suspect::Suspects;
+
+/// The header that carries a trace on (W3C Trace Context).
+const TRACEPARENT: &str = "traceparent";
+
+/// Adds the incoming message's trace to a published one's headers, unless the handler gave one.
+fn traced(mut headers: Vec<Header>, traceparent: Option<&Header>) -> Vec<Header> {
+    let is_traced = |header: &Header| header.name.eq_ignore_ascii_case(TRACEPARENT);
+    if let Some(traceparent) = traceparent
+        && !headers.iter().any(is_traced)
+    {
+        headers.push(traceparent.clone());
+    }
+    headers
+}
 
 /// What every lane of a handler knows.
 #[derive(Debug)]
@@ -50,6 +66,9 @@ pub struct HandlerContext {
     sizes: BatchSizes,
     suspects: Arc<Suspects>,
     observer: Option<BatchObserver>,
+    relay: Option<RelayWaker>,
+    /// Is told of what is in the way.
+    health: Arc<Health>,
 }
 
 /// A lane's turn, until it is dropped.
@@ -81,13 +100,29 @@ impl HandlerContext {
             turns: RwLock::new(()),
             suspects,
             observer: None,
+            relay: None,
+            health: Arc::default(),
         }
+    }
+
+    /// Has `relay`, if there is one, woken after commits with rows for it.
+    #[must_use]
+    pub fn relayed_by(mut self, relay: Option<RelayWaker>) -> Self {
+        self.relay = relay;
+        self
     }
 
     /// Has `observer`, if there is one, told of each settled batch.
     #[must_use]
     pub fn observed_by(mut self, observer: Option<BatchObserver>) -> Self {
         self.observer = observer;
+        self
+    }
+
+    /// Has `health` told of what is in the way.
+    #[must_use]
+    pub fn reporting_to(mut self, health: Arc<Health>) -> Self {
+        self.health = health;
         self
     }
 
@@ -193,6 +228,13 @@ impl HandlerContext {
         }
     }
 
+    /// Wakes the relay if a commit left rows for it.
+    fn wake_relay(&self, rows: &[OutboxRow]) {
+        if let (Some(relay), false) = (&self.relay, rows.is_empty()) {
+            relay.wake();
+        }
+    }
+
     fn ignores_conflicts(&self) -> bool {
         self.config.conflict == ConflictPolicy::Ignore
     }
@@ -204,6 +246,12 @@ impl HandlerContext {
     ) -> impl Iterator<Item = OutboxRow> {
         let consumer = self.consumer.clone();
         let message_id = message.id.clone();
+        let traceparent = message
+            .incoming
+            .headers
+            .iter()
+            .find(|header| header.name.eq_ignore_ascii_case(TRACEPARENT))
+            .cloned();
         published.into_iter().map(move |outgoing| OutboxRow {
             id: outgoing.id,
             consumer: consumer.clone(),
@@ -212,10 +260,29 @@ impl HandlerContext {
             target: outgoing.target,
             subject: outgoing.subject,
             key: outgoing.key,
-            headers: outgoing.headers,
+            headers: traced(outgoing.headers, traceparent.as_ref()),
             content_type: outgoing.content_type,
             payload: outgoing.payload,
             not_before: outgoing.not_before,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trace_goes_on_unless_the_handler_gives_one() {
+        let header = |name: &str, value: &str| Header {
+            name: name.to_owned(),
+            value: bytes::Bytes::copy_from_slice(value.as_bytes()),
+        };
+        let incoming = header("Traceparent", "00-a-b-01");
+        let passed = traced(vec![header("x", "y")], Some(&incoming));
+        assert_eq!(passed, [header("x", "y"), incoming.clone()]);
+        let own = vec![header("traceparent", "00-c-d-01")];
+        assert_eq!(traced(own.clone(), Some(&incoming)), own);
+        assert_eq!(traced(own.clone(), None), own);
     }
 }

@@ -200,6 +200,7 @@ pub(crate) async fn process(
     // The locks are gone: the next batch may begin while this one is acknowledged.
     drop(turn);
     handler.batch_committed(&took, buried);
+    handler.wake_relay(&outbox);
     for log in logs {
         log.emit_committed();
     }

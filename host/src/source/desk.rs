@@ -6,11 +6,12 @@
 //! **Invariant**: nothing is fetched that nobody asked for; what was fetched stays here until it is taken.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tokio::sync::Notify;
 
 use super::{Delivery, SourceError};
+use crate::health::Part;
 
 /// Locks `mutex`; nothing that runs under these locks can panic halfway through a change.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -25,6 +26,8 @@ pub(super) struct Desk {
     asked: Notify,
     /// Deliveries or an error were laid down, or the desk was closed.
     answered: Notify,
+    /// Is told whether the source can be reached.
+    part: OnceLock<Part>,
 }
 
 #[derive(Default)]
@@ -93,10 +96,26 @@ impl Desk {
 
     /// Answers the caller with an error.
     pub(super) fn fail(&self, error: SourceError) {
+        if let Some(part) = self.part.get() {
+            part.down(&error.to_string());
+        }
         let mut state = lock(&self.state);
         state.wanted = 0;
         state.error = Some(error);
         self.answered.notify_one();
+    }
+
+    /// Has `part` told whether the source can be reached. The first one counts.
+    pub(super) fn report_to(&self, part: Part) {
+        // An error means that there is one already.
+        let _ = self.part.set(part);
+    }
+
+    /// Says that the source was reached.
+    pub(super) fn is_reached(&self) {
+        if let Some(part) = self.part.get() {
+            part.up();
+        }
     }
 
     /// Ends the desk: the fetching task is gone.

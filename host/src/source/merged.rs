@@ -11,6 +11,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant as Moment;
 
 use super::{Answer, BoxFuture, Delivery, Source, SourceError};
+use crate::health::Part;
 use crate::news::News;
 use crate::text::{one_line, split_hint};
 
@@ -178,6 +179,18 @@ impl Source for Merged {
         Box::pin(async {
             let carried = self.carried.source.backlog().await?;
             Ok(carried + self.main.source.backlog().await?)
+        })
+    }
+
+    /// The queue of what is carried reports through its own.
+    fn report_to(&mut self, part: Part) {
+        self.main.source.report_to(part);
+    }
+
+    fn stop(&mut self) -> BoxFuture<'_, ()> {
+        Box::pin(async {
+            self.main.source.stop().await;
+            self.carried.source.stop().await;
         })
     }
 

@@ -14,6 +14,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::health::Part;
 use crate::message::{Carried, Incoming, MessageId};
 use crate::store::{Parked, Settled};
 
@@ -51,6 +52,18 @@ pub trait Source: Send {
     /// # Errors
     /// `Unavailable`: call again later.
     fn backlog(&mut self) -> BoxFuture<'_, Result<u64, SourceError>>;
+
+    /// Has `part` told whether the source can be reached, from now on.
+    fn report_to(&mut self, part: Part) {
+        drop(part);
+    }
+
+    /// Fetches no more, and gives back what was fetched and not handed over. Deliveries are kept alive still.
+    ///
+    /// Await it to the end.
+    fn stop(&mut self) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
 
     /// Ends the source: what was fetched and not handed over goes back, and the answers given so far have reached the
     /// broker when this returns, so that the process may exit. Call it when every delivery is answered or dropped;

@@ -19,6 +19,7 @@ use tokio::time::Instant as Moment;
 
 use super::desk::{CloseOnDrop, Desk, lock};
 use super::{Answer, BoxFuture, Delivery, Place, Source, SourceError};
+use crate::health::Part;
 use crate::message::{Carried, Incoming, Position};
 use crate::store::{Connection, QueueRow, SessionOptions, Store, StoreError};
 
@@ -107,6 +108,10 @@ impl Source for Queue {
                 .map_err(|_| closed())?;
             answer.await.map_err(|_| closed())?
         })
+    }
+
+    fn report_to(&mut self, part: Part) {
+        self.desk.report_to(part);
     }
 
     fn close(&mut self) -> BoxFuture<'_, ()> {
@@ -283,7 +288,11 @@ impl Peeker {
         let now = Moment::now();
         let (hidden, next_in_sight) = self.rows.hidden(now);
         let limit = u32::try_from(wanted).unwrap_or(u32::MAX);
-        match self.peek(&hidden, limit).await {
+        let peeked = self.peek(&hidden, limit).await;
+        if peeked.is_ok() {
+            self.desk.is_reached();
+        }
+        match peeked {
             Ok(found) if found.is_empty() => {
                 let until = Moment::now() + self.poll;
                 self.pause_until = Some(next_in_sight.map_or(until, |next| until.min(next)));

@@ -34,13 +34,21 @@ pub(crate) fn own(kind: StoreKind) -> &'static [OwnMigration] {
             own_migration!(1, serves 1, "postgres", "0001_tables.sql"),
             own_migration!(2, serves 1, "postgres", "0002_relay.sql"),
             own_migration!(3, serves 1, "postgres", "0003_retention.sql"),
+            own_migration!(4, serves 1, "postgres", "0004_checkpoints.sql"),
         ],
         StoreKind::Sqlite => &[
             own_migration!(1, serves 1, "sqlite", "0001_tables.sql"),
             own_migration!(2, serves 1, "sqlite", "0002_relay.sql"),
             own_migration!(3, serves 1, "sqlite", "0003_retention.sql"),
+            own_migration!(4, serves 1, "sqlite", "0004_checkpoints.sql"),
         ],
     }
+}
+
+/// Returns the version of hapax's own tables that this binary knows.
+pub fn schema_version() -> i64 {
+    // The same on both databases.
+    own(StoreKind::Sqlite).last().map_or(0, |last| last.version)
 }
 
 /// What `meta` says of the own tables.
@@ -60,7 +68,7 @@ pub(crate) fn own_missing(
     kind: StoreKind,
     found: Schema,
 ) -> Result<impl Iterator<Item = &'static OwnMigration>, StoreError> {
-    let known = own(kind).last().map_or(0, |last| last.version);
+    let known = schema_version();
     if found.version > known && found.serves.is_none_or(|oldest| oldest > known) {
         return Err(StoreError::SchemaNewer {
             found: found.version,

@@ -4,11 +4,13 @@
 //! **Invariant**: a connection is bare and has one owner; there is no pool, and nothing but its opening is raced against
 //! a timeout.
 
+mod checkpoint;
 mod connection;
 mod guard;
 mod letters;
 mod migrations;
 mod order;
+mod outbox;
 mod postgres;
 mod prune;
 mod queue;
@@ -26,11 +28,16 @@ mod value;
 use std::fmt;
 use std::path::PathBuf;
 
+pub use checkpoint::Checkpoint;
 pub use connection::Connection;
 pub(crate) use letters::LetterSession;
 pub use letters::{LetterFilter, LetterState, LetterSummary, Reburied, Replay, Restored};
-pub use migrations::check_handler_migrations;
+pub use migrations::{check_handler_migrations, schema_version};
 pub use order::{PutOff, QueueHead};
+pub use outbox::{
+    OutboxCounts, OutboxFilter, OutboxMarks, OutboxMessage, OutboxQuery, OutboxState, OutboxTaken,
+    StoredOutboxRow,
+};
 pub use prune::{
     ClaimsSize, Leftover, PRUNE_BATCH_MAX, Prunable, PruneCursor, PrunedBatch, claims_go_after,
 };
@@ -119,6 +126,18 @@ impl Store {
         match &self.target {
             Target::Postgres(options) => postgres::display(options),
             Target::Sqlite(path) => format!("sqlite:{}", path.display()),
+        }
+    }
+
+    /// Looks how the database is reached and kept: call it while one connection is idle. Returns what makes acknowledged
+    /// data losable, a sentence each.
+    ///
+    /// # Errors
+    /// `Unusable`: a pooler hands sessions from one transaction to the next. `Unavailable`: it could not be looked at now.
+    pub async fn look(&self) -> Result<Vec<String>, StoreError> {
+        match &self.target {
+            Target::Postgres(base) => postgres::look(base).await,
+            Target::Sqlite(_) => Ok(Vec::new()),
         }
     }
 

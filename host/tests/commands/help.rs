@@ -6,17 +6,19 @@ use std::process::{Command, Stdio};
 use crate::place::{Place, assert_prints};
 use crate::support::host;
 
-const COMMANDS: [&str; 8] = [
+const COMMANDS: [&str; 9] = [
     "demo",
     "run",
     "check",
     "send",
     "dead-letters",
+    "outbox",
     "prune",
     "rewind",
     "status",
 ];
 const OF_DEAD_LETTERS: [&str; 6] = ["list", "show", "replay", "drop", "export", "import"];
+const OF_OUTBOX: [&str; 4] = ["list", "show", "republish", "drop"];
 
 fn help(arguments: &[&str]) -> String {
     let output = Place::empty().hapax(arguments);
@@ -61,7 +63,8 @@ fn every_command_is_listed_and_has_help_with_examples_that_parse() {
     .unwrap();
     let helps = std::iter::once(help(&["--help"]))
         .chain(COMMANDS.map(|name| help(&[name, "--help"])))
-        .chain(OF_DEAD_LETTERS.map(|name| help(&["dead-letters", name, "--help"])));
+        .chain(OF_DEAD_LETTERS.map(|name| help(&["dead-letters", name, "--help"])))
+        .chain(OF_OUTBOX.map(|name| help(&["outbox", name, "--help"])));
     for text in helps {
         let examples = examples(&text);
         assert!(!examples.is_empty(), "{text}");
@@ -89,6 +92,14 @@ fn each_commands_examples_are_its_own() {
         for example in examples(&help(&["dead-letters", name, "--help"])) {
             let own = format!("hapax dead-letters {name}");
             assert!(example.contains(&own), "{example}");
+        }
+    }
+    for name in OF_OUTBOX {
+        for example in examples(&help(&["outbox", name, "--help"])) {
+            assert!(
+                example.contains(&format!("hapax outbox {name}")),
+                "{example}"
+            );
         }
     }
 }

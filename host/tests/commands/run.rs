@@ -143,8 +143,9 @@ async fn a_schema_that_is_newer(place: &Place, mut probe: Probe, meta: &str) {
             &place.hapax(command),
             4,
             &format!(
-                "error: {doing}: the schema of the store has version 7000, newer than version 3 of this binary\n\
-                 hint: run the version of hapax that made it, or a newer one"
+                "error: {doing}: the schema of the store has version 7000, newer than version {} of this binary\n\
+                 hint: run the version of hapax that made it, or a newer one",
+                hapax::store::schema_version()
             ),
         );
     }
@@ -344,8 +345,8 @@ async fn a_durable_that_differs_harmlessly_is_used_and_told() {
     let status = place.hapax(&["status"]);
     assert!(
         status.out.starts_with(
-            "handler  claimed  duplicates  retried  dead  backlog\n\
-             ship           1           0        0     0        0\n"
+            "handler  claimed  duplicates  retried  dead  backlog  outbox\n\
+             ship           1           0        0     0        0       0\n"
         ),
         "{}",
         status.out

@@ -417,7 +417,7 @@ fn a_login_that_postgres_does_not_know_is_a_wrong_configuration() {
     assert!(
         output.err.ends_with(
             "role \"stranger\" does not exist (28000)\n\
-             hint: check the user and the password in `store.url`\n"
+             hint: check the user and the password in `store.url`; a password may also stand in `PGPASSWORD` or in a password file\n"
         ),
         "{}",
         output.err

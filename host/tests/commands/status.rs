@@ -8,11 +8,11 @@ use crate::place::{
 use crate::support::database::TestStore;
 use crate::support::nats::Nats;
 
-const NOTHING: &str = "handler  claimed  duplicates  retried  dead  backlog\n\
-                       ship           0           0        0     0        0\n";
+const NOTHING: &str = "handler  claimed  duplicates  retried  dead  backlog  outbox\n\
+                       ship           0           0        0     0        0       0\n";
 
 fn nothing(name: &str) -> serde_json::Value {
-    json!({"name": name, "consumer": name, "claimed": 0, "duplicates": 0, "retried": 0, "rolled_back": 0, "dead": 0, "backlog": 0})
+    json!({"name": name, "consumer": name, "claimed": 0, "duplicates": 0, "retried": 0, "rolled_back": 0, "dead": 0, "backlog": 0, "outbox": {"unpublished": 0, "parked": 0}})
 }
 
 fn json(output: &crate::support::host::Output) -> serde_json::Value {
@@ -81,8 +81,8 @@ fn what_was_done_and_what_waits() {
         (output.status.code(), table),
         (
             Some(0),
-            "handler  claimed  duplicates  retried  dead  backlog\n\
-             ship           2           1        2     2        1"
+            "handler  claimed  duplicates  retried  dead  backlog  outbox\n\
+             ship           2           1        2     2        1       0"
         )
     );
     assert_eq!(
@@ -95,7 +95,7 @@ fn what_was_done_and_what_waits() {
     assert!(rolled_back.as_u64() >= Some(4), "{rolled_back}");
     assert_eq!(
         status,
-        json!({"handlers": [{"name": "ship", "consumer": "shipping", "claimed": 2, "duplicates": 1, "retried": 2, "rolled_back": null, "dead": 2, "backlog": 1}]})
+        json!({"handlers": [{"name": "ship", "consumer": "shipping", "claimed": 2, "duplicates": 1, "retried": 2, "rolled_back": null, "dead": 2, "backlog": 1, "outbox": {"unpublished": 0, "parked": 0}}]})
     );
 }
 
@@ -112,9 +112,9 @@ fn a_broker_that_cannot_be_reached_is_a_warning() {
     assert_eq!(output.status.code(), Some(0));
     assert_eq!(
         output.out,
-        "handler  claimed  duplicates  retried  dead  backlog\n\
-         bill           0           0        0     0        ?\n\
-         ship           0           0        0     0        0\n"
+        "handler  claimed  duplicates  retried  dead  backlog  outbox\n\
+         bill           0           0        0     0        ?       0\n\
+         ship           0           0        0     0        0       0\n"
     );
     assert_eq!(
         output.err,
@@ -142,7 +142,7 @@ fn the_backlog_of_a_stream() {
     let place = Place::new(&config(""));
     let output = place.hapax(&["status"]);
     assert_eq!(output.status.code(), Some(0));
-    assert_eq!(output.out, NOTHING.replace("0\n", "?\n"));
+    assert_eq!(output.out, NOTHING.replace("0       0\n", "?       0\n"));
     let (why, hint) = (
         format!("`{}` has no stream `ORDERS`", nats.url()),
         "create it, or set `create = true` and `subjects`",
@@ -165,7 +165,10 @@ fn the_backlog_of_a_stream() {
         b"1\n2\n3\n",
         &["send", "orders", "--lines", "-", "--id", "x"],
     );
-    assert_prints(&place.hapax(&["status"]), &NOTHING.replace("0\n", "3\n"));
+    assert_prints(
+        &place.hapax(&["status"]),
+        &NOTHING.replace("0       0\n", "3       0\n"),
+    );
 }
 
 #[test]

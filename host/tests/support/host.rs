@@ -78,7 +78,25 @@ pub struct Host {
 impl Host {
     /// Starts `hapax run` with `config`, more arguments and variables. Its log is JSON.
     pub fn start(config: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
-        let mut child = hapax()
+        Self::start_as(hapax(), config, arguments, variables)
+    }
+
+    /// As `start`, with a signal ignored that would end it when a file grows beyond the limit of `limit_files`.
+    pub fn start_with_file_limits(config: &Path) -> Self {
+        let mut command = Command::new("env");
+        command
+            .arg("--ignore-signal=XFSZ")
+            .arg(env!("CARGO_BIN_EXE_hapax"));
+        Self::start_as(command, config, &[], &[])
+    }
+
+    fn start_as(
+        mut command: Command,
+        config: &Path,
+        arguments: &[&str],
+        variables: &[(&str, &str)],
+    ) -> Self {
+        let mut child = command
             .args(["run", "--log-format", "json", "--config"])
             .arg(config)
             .args(arguments)
@@ -132,9 +150,24 @@ impl Host {
         self.wait_for_line("\"message\":\"ready\"");
     }
 
+    /// True if it has ended.
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
     /// Asks it to drain.
     pub fn terminate(&self) {
         self.signal(rustix::process::Signal::TERM);
+    }
+
+    /// Lets no file of its own grow beyond so many bytes, or again as they like.
+    pub fn limit_files(&self, bytes: Option<u64>) {
+        let limit = rustix::process::Rlimit {
+            current: bytes,
+            maximum: None,
+        };
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::prlimit(Some(pid), rustix::process::Resource::Fsize, limit).unwrap();
     }
 
     /// Kills it with SIGKILL.

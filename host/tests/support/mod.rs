@@ -7,10 +7,13 @@
 )]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+pub mod certificates;
 pub mod database;
 pub mod host;
 pub mod nats;
+pub mod pgbouncer;
 pub mod postgres;
+pub mod proxy;
 pub mod scene;
 pub mod server;
 pub mod wit;

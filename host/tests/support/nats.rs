@@ -8,6 +8,9 @@ use tempfile::TempDir;
 
 use super::server::{Server, find_program, on_path};
 
+/// The configuration, in the server's folder.
+const CONFIG: &str = "nats.conf";
+
 /// A running nats-server; killed when dropped.
 #[derive(Debug)]
 pub struct Nats {
@@ -19,7 +22,13 @@ pub struct Nats {
 impl Nats {
     /// Starts one on a free port.
     pub fn start() -> Self {
+        Self::start_with("")
+    }
+
+    /// Starts one with more lines of its configuration.
+    pub fn start_with(config: &str) -> Self {
         let folder = TempDir::with_prefix("hapax-nats-").unwrap();
+        std::fs::write(folder.path().join(CONFIG), config).unwrap();
         let (server, port) = launch(&folder, None);
         Self {
             server: Some(server),
@@ -31,6 +40,11 @@ impl Nats {
     /// `nats://127.0.0.1:port`.
     pub fn url(&self) -> String {
         format!("nats://127.0.0.1:{}", self.port)
+    }
+
+    /// Its port.
+    pub fn port(&self) -> u16 {
+        self.port
     }
 
     /// Kills it; its streams stay.
@@ -56,8 +70,10 @@ fn launch(folder: &TempDir, port: Option<u16>) -> (Server, u16) {
     command
         .args(["-js", "-a", "127.0.0.1", "-p"])
         .arg(port.map_or("-1".into(), |port| port.to_string()))
+        .arg("-c")
+        .arg(folder.path().join(CONFIG))
         .arg("-sd")
-        .arg(folder.path());
+        .arg(folder.path().join("data"));
     let mut port = None;
     Server::start(command, move |line| {
         if let Some((_, address)) = line.split_once("Listening for client connections on ") {

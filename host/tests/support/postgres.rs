@@ -80,10 +80,37 @@ impl Postgres {
         }
         // PostgreSQL reports this at level LOG, which `log_min_messages = warning` includes.
         let (server, ()) = Server::start(command, |line| {
-            line.contains("database system is ready to accept connections")
+            line.contains("database system is ready to accept ")
                 .then_some(())
         });
         self.server = Some(server);
+    }
+
+    /// Writes a file that only the server and root may read, and returns its path.
+    pub fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.folder.path().join(name);
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        give(&path, self.login);
+        path
+    }
+
+    /// Changes settings with the next start.
+    pub fn set(&mut self, settings: &[(&str, &str)]) {
+        let settings = settings
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        self.settings.extend(settings);
+    }
+
+    /// The folder of its Unix socket, which is its own.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// A command that runs as the server's user.
+    pub fn command(&self, program: &Path) -> Command {
+        command_as(self.login, program)
     }
 
     /// Kills the server with SIGKILL; its sessions end at once or soon after.
@@ -100,6 +127,34 @@ impl Postgres {
             server.signal(rustix::process::Signal::QUIT);
             server.wait_at_most(Duration::from_secs(10));
         }
+    }
+
+    /// Ends the server as `pg_ctl stop -m fast` does: sessions are ended, what is committed is written.
+    pub fn stop_fast(&mut self) {
+        if let Some(mut server) = self.server.take() {
+            server.signal(rustix::process::Signal::INT);
+            server.wait_at_most(Duration::from_secs(30));
+        }
+    }
+
+    /// Starts it again on the same data as a standby without a primary: it takes no writes until `pg_promote()`.
+    pub fn restart_as_standby(&mut self) {
+        self.stop_fast();
+        let signal = self.folder.path().join("data/standby.signal");
+        fs::write(&signal, "").unwrap();
+        give(&signal, self.login);
+        self.restart();
+    }
+
+    /// The socket that it listens on.
+    pub fn socket(&self) -> PathBuf {
+        self.folder.path().join(".s.PGSQL.5432")
+    }
+
+    /// The URL of a database of this server as it is reached through a TCP port of this machine.
+    pub fn url_through(&self, port: u16, database_url: &str) -> String {
+        let database = database_url.rsplit('/').next().unwrap();
+        format!("postgres://{USER}:secret@127.0.0.1:{port}/{database}")
     }
 
     /// The URL of a database of this server.

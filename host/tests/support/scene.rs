@@ -94,7 +94,8 @@ impl Scene {
             StoreKind::Sqlite => TestStore::empty_sqlite(),
         };
         let folder = TempDir::with_prefix("hapax-scene-").unwrap();
-        let nats = (source == SourceSort::JetStream).then(Nats::start);
+        // Room for payloads of 8 MiB.
+        let nats = (source == SourceSort::JetStream).then(|| Nats::start_with("max_payload: 16MB"));
         let mut config = format!("[store]\nurl = \"{}\"\n\n[sources.messages]\n", store.url);
         match &nats {
             None => config.push_str("kind = \"queue\"\n"),
@@ -254,12 +255,23 @@ impl Scene {
         .unwrap()
     }
 
+    /// How often the stream's consumer has delivered, again or for the first time.
+    pub async fn deliveries(&self) -> u64 {
+        let mut consumer: async_nats::jetstream::consumer::PullConsumer = self
+            .jetstream()
+            .await
+            .get_consumer_from_stream(CONSUMER, STREAM)
+            .await
+            .unwrap();
+        consumer.info().await.unwrap().delivered.consumer_sequence
+    }
+
     /// Waits until the source holds nothing any more.
     pub async fn wait_until_nothing_pends(&self) {
         let started = Instant::now();
         while self.pending().await > 0 {
             assert!(
-                started.elapsed() < Duration::from_secs(60),
+                started.elapsed() < Duration::from_secs(120),
                 "messages stay in the source"
             );
             tokio::time::sleep(Duration::from_millis(20)).await;

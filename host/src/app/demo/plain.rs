@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use super::{HANDLER, SOURCE, bug};
 use crate::app::check::load;
-use crate::app::run::{migrate_handler, runtime};
+use crate::app::prepare::migrate_handler;
+use crate::app::run::runtime;
 use crate::app::{NewMessage, connect_and_migrate};
 use crate::config::Config;
 use crate::exit::{CommandError, Exit};
@@ -25,7 +26,7 @@ pub(super) async fn run<'a>(
         return Err(bug("the demo's configuration has no handler"));
     };
     let runtime = runtime(config)?;
-    let handler = load(&runtime, handler_config).await?;
+    let handler = load(&runtime, handler_config, &config.targets).await?;
     let mut connection = connect_and_migrate(store, "plain consumer")
         .await
         .map_err(|error| failed(&error))?;

@@ -6,14 +6,12 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use super::super::{count, table_of};
+use super::super::count;
+use super::super::listing::{cut, exact, fitted, moment};
 use crate::app::{Imported, LetterGroup, ListedLetter, Refusal, Replayed, ShownLetter};
-use crate::message::{ComponentDigest, Instant, hex};
-use crate::store::instant_to_text;
+use crate::message::{ComponentDigest, hex};
 use crate::text::{one_line, printable};
 
-/// The width of a list, in characters.
-const WIDTH: usize = 120;
 /// The most characters of a handler's name in a list.
 const HANDLER_MAX: usize = 16;
 /// The most characters of a message id in a list.
@@ -24,54 +22,6 @@ const TEXT_MAX: usize = 64 << 10;
 const HEX_MAX: usize = 2 << 10;
 /// Bytes in a line of a hex dump.
 const HEX_LINE: usize = 16;
-/// The last year that is shown.
-const YEAR_MAX: i64 = 294_275;
-
-/// Returns a moment to the second; `-` if there is none.
-fn moment(moment: Option<Instant>) -> String {
-    exact(moment).map_or_else(
-        || "-".to_owned(),
-        |text| {
-            let (seconds, _) = text.split_once('.').unwrap_or((&text, ""));
-            format!("{seconds}Z")
-        },
-    )
-}
-
-fn exact(moment: Option<Instant>) -> Option<String> {
-    moment.and_then(|moment| instant_to_text(moment, YEAR_MAX).ok())
-}
-
-/// Cuts a text to `max` characters.
-fn cut(text: &str, max: usize) -> String {
-    let text = one_line(text);
-    if text.chars().count() <= max {
-        return text;
-    }
-    let mut kept: String = text.chars().take(max.saturating_sub(1)).collect();
-    kept.push('…');
-    kept
-}
-
-/// Lays rows out within `WIDTH`: the last column takes what is left.
-fn fitted<const COLUMNS: usize>(mut rows: Vec<[String; COLUMNS]>) -> String {
-    let used: usize = (0..COLUMNS - 1)
-        .map(|column| {
-            let width = rows.iter().map(|row| row[column].chars().count()).max();
-            width.unwrap_or(0) + 2
-        })
-        .sum();
-    for row in &mut rows {
-        row[COLUMNS - 1] = cut(&row[COLUMNS - 1], WIDTH.saturating_sub(used).max(20));
-    }
-    let mut text = String::new();
-    for line in table_of(&rows, |_| true).lines() {
-        text.push_str(line.trim_end());
-        text.push('\n');
-    }
-    text
-}
-
 pub(super) fn list(letters: &[ListedLetter]) -> String {
     if letters.is_empty() {
         return "no dead letters\n".into();
@@ -427,6 +377,7 @@ pub(super) fn imported(imported: &Imported) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::listing::WIDTH;
     use super::*;
 
     #[test]

@@ -11,11 +11,12 @@ use async_nats::jetstream::context::RequestErrorKind;
 use async_nats::jetstream::response::Response;
 use async_nats::jetstream::stream::{self, StorageType};
 use async_nats::jetstream::{self, ErrorCode};
-use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event, ServerAddr};
+use async_nats::{Client, ConnectError, ConnectErrorKind, ConnectOptions, Event, ServerAddr};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
+use super::access::Access;
 use crate::source::SourceError;
 
 /// The longest wait for a connection, and for a reply.
@@ -35,12 +36,16 @@ pub(super) struct Link {
     /// How often the connection was lost.
     losses: watch::Receiver<u64>,
     /// Without credentials.
-    shown_url: String,
+    pub(super) shown_url: String,
 }
 
 impl Link {
     /// Connects to the first of the URL's servers that answers. `name` is shown in the server's list of connections.
-    pub(super) async fn connect(url: &str, name: &str) -> Result<Self, SourceError> {
+    pub(super) async fn connect(
+        url: &str,
+        access: &Access,
+        name: &str,
+    ) -> Result<Self, SourceError> {
         let shown_url = shown_url(url);
         let (servers, credentials) = parse_url(url)?;
         let (losses_sender, losses) = watch::channel(0);
@@ -73,18 +78,11 @@ impl Link {
                 options = options.user_and_password(user, password);
             }
         }
+        options = access.apply(options)?;
         let client = options
             .connect(servers)
             .await
-            .map_err(|error| match error.kind() {
-                ConnectErrorKind::AuthorizationViolation | ConnectErrorKind::Authentication => {
-                    SourceError::Unusable(format!(
-                        "`{shown_url}` refuses the credentials\nhint: put them into the `url`: \
-                         `nats://user:password@host:4222` or `nats://token@host:4222`"
-                    ))
-                }
-                _ => SourceError::Unavailable(format!("cannot connect to `{shown_url}`: {error}")),
-            })?;
+            .map_err(|error| connect_error(&shown_url, access, &error))?;
         Ok(Self {
             context: jetstream::new(client.clone()),
             client,
@@ -225,6 +223,50 @@ impl Link {
             self.shown_url
         ))
     }
+}
+
+/// What does not mend itself is `Unusable`: refused credentials and certificates.
+fn connect_error(shown_url: &str, access: &Access, error: &ConnectError) -> SourceError {
+    match error.kind() {
+        ConnectErrorKind::AuthorizationViolation | ConnectErrorKind::Authentication => {
+            SourceError::Unusable(format!(
+                "`{shown_url}` refuses the credentials\nhint: {}",
+                access.refused_hint()
+            ))
+        }
+        kind => {
+            let text = format!("cannot connect to `{shown_url}`: {error}");
+            match tls_hint(kind, &error.to_string()) {
+                Some(hint) => SourceError::Unusable(format!("{text}\nhint: {hint}")),
+                None => SourceError::Unavailable(text),
+            }
+        }
+    }
+}
+
+/// Returns what to do about a certificate that does not serve. Which of the two refused is only in the text.
+fn tls_hint(kind: ConnectErrorKind, text: &str) -> Option<&'static str> {
+    let text = text.to_ascii_lowercase();
+    if text.contains("certificaterequired") || text.contains("certificate required") {
+        return Some(
+            "the server asks for a client certificate: name it with `tls = { cert = \"FILE\", key = \"FILE\" }`",
+        );
+    }
+    if text.contains("received fatal alert") {
+        return Some(
+            "the server refuses the client certificate: check `tls.cert`, and that the server trusts its authority",
+        );
+    }
+    if text.contains("notvalidforname") || text.contains("not valid for name") {
+        return Some("use the name in `url` that the server's certificate is for");
+    }
+    if text.contains("invalid peer certificate") {
+        return Some(
+            "name the file of the authority that signed the server's certificate: `tls = { ca = \"FILE\" }`",
+        );
+    }
+    (kind == ConnectErrorKind::Tls && text.contains("certificate or key"))
+        .then_some("`tls.cert` and `tls.key` do not belong together")
 }
 
 enum Credentials {

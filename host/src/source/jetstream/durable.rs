@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_nats::jetstream::ErrorCode;
 use async_nats::jetstream::consumer::{self, AckPolicy, DeliverPolicy, PriorityPolicy};
-use async_nats::jetstream::stream;
+use async_nats::jetstream::stream::{self, StorageType};
 use serde_json::json;
 
 use super::connect::{Link, covers};
@@ -213,12 +213,31 @@ struct SubjectCountsState {
 
 /// The creation time is part of it, since a stream that is made anew counts from 1 again. To the nanosecond: within
 /// one second it can be deleted and made anew.
-fn position_prefix(name: &str, stream: &stream::Info) -> String {
+pub(super) fn position_prefix(name: &str, stream: &stream::Info) -> String {
     format!(
         "{name}@{}.{:09}",
         stream.created.unix_timestamp(),
         stream.created.nanosecond()
     )
+}
+
+/// Returns where a durable of these options begins.
+fn deliver_policy(options: &JetStreamOptions) -> Result<DeliverPolicy, SourceError> {
+    Ok(match options.start {
+        Start::All => DeliverPolicy::All,
+        Start::New => DeliverPolicy::New,
+        Start::Time(instant) => {
+            let nanoseconds =
+                i128::from(instant.seconds) * 1_000_000_000 + i128::from(instant.nanoseconds);
+            let start_time = async_nats::datetime::from_nanos(nanoseconds).map_err(|_| {
+                SourceError::Unusable(format!(
+                    "`start` of consumer `{}` is out of range",
+                    options.consumer
+                ))
+            })?;
+            DeliverPolicy::ByStartTime { start_time }
+        }
+    })
 }
 
 async fn create(link: &Link, options: &JetStreamOptions) -> Result<consumer::Info, SourceError> {
@@ -253,21 +272,7 @@ pub(super) async fn ask_for(
 
 /// Returns what a new durable is made from.
 pub(super) fn new_config(options: &JetStreamOptions) -> Result<consumer::Config, SourceError> {
-    let deliver_policy = match options.start {
-        Start::All => DeliverPolicy::All,
-        Start::New => DeliverPolicy::New,
-        Start::Time(instant) => {
-            let nanoseconds =
-                i128::from(instant.seconds) * 1_000_000_000 + i128::from(instant.nanoseconds);
-            let start_time = async_nats::datetime::from_nanos(nanoseconds).map_err(|_| {
-                SourceError::Unusable(format!(
-                    "`start` of consumer `{}` is out of range",
-                    options.consumer
-                ))
-            })?;
-            DeliverPolicy::ByStartTime { start_time }
-        }
-    };
+    let deliver_policy = deliver_policy(options)?;
     let max_ack_pending = MAX_ACK_PENDING_MIN.max(options.in_hand_max * HOSTS_EXPECTED);
     let mut config = consumer::Config {
         name: Some(options.consumer.clone()),
@@ -353,6 +358,12 @@ fn stream_drift(options: &JetStreamOptions, stream: &stream::Info) -> Vec<String
             ));
         }
     }
+    if stream.config.storage == StorageType::Memory {
+        drift.push(format!(
+            "stream `{}` is kept in memory: a restart of the server loses what was not processed yet",
+            options.stream
+        ));
+    }
     drift
 }
 
@@ -380,6 +391,25 @@ fn durable_drift(options: &JetStreamOptions, info: &consumer::Info) -> Vec<Strin
         drift.push(format!(
             "durable `{name}` has the ack wait {:?}, the configuration {:?}",
             config.ack_wait, options.ack_wait
+        ));
+    }
+    let begins = |policy: &DeliverPolicy| match policy {
+        DeliverPolicy::All => "the first message".to_owned(),
+        DeliverPolicy::New => "new messages".to_owned(),
+        DeliverPolicy::ByStartTime { start_time } => format!("messages of {start_time}"),
+        DeliverPolicy::ByStartSequence { start_sequence } => format!("sequence {start_sequence}"),
+        DeliverPolicy::Last | DeliverPolicy::LastPerSubject => "the last message".to_owned(),
+    };
+    // Once something was delivered it does not count any more where it began. The stream's sequence says nothing of that: a durable that
+    // begins at new messages counts those before it as delivered.
+    if info.delivered.consumer_sequence == 0
+        && let Ok(wanted) = deliver_policy(options)
+        && begins(&wanted) != begins(&config.deliver_policy)
+    {
+        drift.push(format!(
+            "durable `{name}` begins at {}, the configuration at {}",
+            begins(&config.deliver_policy),
+            begins(&wanted)
         ));
     }
     if config.max_ack_pending > 0

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_nats::jetstream;
-use async_nats::{HeaderMap, Message, StatusCode, Subscriber};
+use async_nats::{HeaderMap, Message, StatusCode, Subject, Subscriber};
 use bytes::Bytes;
 use futures_util::{FutureExt as _, StreamExt as _};
 use serde_json::json;
@@ -22,6 +22,7 @@ use super::connect::Link;
 use super::durable::{self, GROUP, Opened};
 use super::hand::Hand;
 use super::in_order::InOrder;
+use super::unreadable;
 use crate::message::{Header, Incoming, Instant, Position};
 use crate::source::desk::{CloseOnDrop, Desk};
 use crate::source::{Delivery, Place, SourceError};
@@ -46,8 +47,8 @@ const RECONNECT_PATIENCE: Duration = Duration::from_secs(1);
 const TURNED_DOWN_PAUSE: Duration = Duration::from_millis(200);
 /// How many pulls in a row may be turned down before the caller hears of it.
 const TURNED_DOWN_MAX: u32 = 5;
-/// At every so many pulls that were cut off by a lost connection a line goes to the log.
-const CUT_PULLS_NOTED: u64 = 5;
+/// Two pulls that were cut off by a lost connection belong together if less than this, and two ack waits, lie between them.
+const CUTS_APART: Duration = Duration::from_secs(5);
 /// How long the last messages of an ended subscription are waited for.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -71,11 +72,49 @@ pub(super) struct Fetcher {
     turned_down: u32,
     /// How often the stream was made anew.
     generation: u32,
-    /// How often the connection was lost while messages may have been on their way.
-    cut_pulls: u64,
+    /// When the connection was lost while messages may have been on their way.
+    last_cut: Option<Moment>,
+    /// What cuts the connection may be a message that the client can't read.
+    look_for_unreadable: bool,
     pub(super) pause_until: Option<Moment>,
     /// For deliveries in the stream's order.
     pub(super) order: Option<InOrder>,
+}
+
+/// A message that came, and how to answer for it.
+pub(super) struct Arrived {
+    pub(super) subject: String,
+    pub(super) headers: Vec<Header>,
+    pub(super) payload: Bytes,
+    pub(super) published: Instant,
+    pub(super) reply: Subject,
+    pub(super) delivered: u64,
+    pub(super) stream_sequence: u64,
+    pub(super) consumer_sequence: u64,
+}
+
+/// Puts a message together. Each time that it is read it looks the same.
+pub(super) fn incoming(
+    position_prefix: &str,
+    sequence: u64,
+    subject: String,
+    headers: Vec<Header>,
+    payload: Bytes,
+    published: Instant,
+) -> Incoming {
+    let content_type = headers
+        .iter()
+        .find(|header| header.name.eq_ignore_ascii_case("Content-Type"))
+        .and_then(|header| String::from_utf8(header.value.to_vec()).ok());
+    Incoming {
+        subject,
+        headers,
+        content_type,
+        payload,
+        published_at: Some(published),
+        position: Position(format!("{position_prefix}:{sequence}")),
+        queue_id: None,
+    }
 }
 
 /// A pull under way.
@@ -117,7 +156,8 @@ impl Fetcher {
             last_consumer_sequence: 0,
             turned_down: 0,
             generation: 0,
-            cut_pulls: 0,
+            last_cut: None,
+            look_for_unreadable: false,
             pause_until: None,
             order,
         })
@@ -193,6 +233,13 @@ impl Fetcher {
             self.desk.fail(error);
             return;
         }
+        if self.look_for_unreadable
+            && let Err(error) = self.take_unreadable().await
+        {
+            self.pause_until = Some(Moment::now() + TURNED_DOWN_PAUSE);
+            self.desk.fail(error);
+            return;
+        }
         let mut room = self.options.in_hand_max.saturating_sub(self.hand.count());
         if let Some(order) = &self.order
             && order.epoch.is_settling()
@@ -256,19 +303,29 @@ impl Fetcher {
         }
     }
 
-    /// The client drops its connection at headers that are not UTF-8, and never shows such a message: it is delivered
-    /// again and again, and only this tells of it.
+    /// The client drops its connection at headers that it can't read, and only this tells of it. Once is what happens to every
+    /// connection; when the same message comes again after the ack wait, it is not.
     fn note_cut_pull(&mut self) {
-        self.cut_pulls += 1;
-        if self.cut_pulls.is_multiple_of(CUT_PULLS_NOTED) {
-            tracing::warn!(
-                stream = %self.options.stream,
-                consumer = %self.options.consumer,
-                times = self.cut_pulls,
-                "the connection was lost while messages may have been on their way; if the server is well, look for a \
-                 message whose headers are not UTF-8, and delete it from the stream"
-            );
+        let now = Moment::now();
+        let again = self.opened.ack_wait * 2 + CUTS_APART;
+        if self.last_cut.is_some_and(|last| now - last < again) {
+            self.look_for_unreadable = true;
         }
+        self.last_cut = Some(now);
+    }
+
+    /// Takes the messages from the stream that the client can't read.
+    async fn take_unreadable(&mut self) -> Result<(), SourceError> {
+        let found = unreadable::find(&self.link, &self.options, &self.hand).await?;
+        self.look_for_unreadable = false;
+        if let Some(order) = &mut self.order
+            && !found.is_empty()
+        {
+            order.epoch.begin();
+        }
+        found.into_iter().for_each(|arrived| self.take(arrived));
+        self.desk.hand_over();
+        Ok(())
     }
 
     async fn wait_for_connection(&self) {
@@ -321,6 +378,7 @@ impl Fetcher {
     }
 
     async fn receive_message(&mut self, message: Message) {
+        self.desk.is_reached();
         let message = jetstream::Message {
             message,
             context: self.link.context.clone(),
@@ -371,24 +429,42 @@ impl Fetcher {
             // Each delivery of a message must look the same.
             headers.retain(|header| !is_pin(header));
         }
-        let content_type = headers
-            .iter()
-            .find(|header| header.name.eq_ignore_ascii_case("Content-Type"))
-            .and_then(|header| String::from_utf8(header.value.to_vec()).ok());
-        let incoming = Incoming {
+        self.take(Arrived {
             subject: message.subject.into_string(),
             headers,
-            content_type,
             payload: message.payload,
-            published_at: Some(Instant {
+            published: Instant {
                 seconds: published.unix_timestamp(),
                 nanoseconds: published.microsecond() * 1000,
-            }),
-            position: Position(format!("{}:{stream_sequence}", self.opened.position_prefix)),
-            queue_id: None,
-        };
+            },
+            reply,
+            delivered: u64::try_from(delivered).unwrap_or(1),
+            stream_sequence,
+            consumer_sequence,
+        });
+    }
+
+    /// Takes a message in hand, and lays it down as soon as it may be handed over.
+    fn take(&mut self, arrived: Arrived) {
+        let Arrived {
+            subject,
+            headers,
+            payload,
+            published,
+            reply,
+            delivered,
+            stream_sequence,
+            consumer_sequence,
+        } = arrived;
+        let incoming = incoming(
+            &self.opened.position_prefix,
+            stream_sequence,
+            subject,
+            headers,
+            payload,
+            published,
+        );
         let answer = self.hand.hold(reply);
-        let delivered = u64::try_from(delivered).unwrap_or(1);
         let delivery = Delivery::new(
             incoming,
             delivered,
@@ -435,11 +511,13 @@ impl Fetcher {
             100 => self.pull = Some(pull),
             // Nothing (more) there, or the time is over.
             404 | 408 => {
+                self.desk.is_reached();
                 self.patient = !pull.got_some;
                 self.turned_down = 0;
             }
             // Another host is served now.
             423 => {
+                self.desk.is_reached();
                 if let Some(order) = &mut self.order {
                     order.pin = None;
                 }

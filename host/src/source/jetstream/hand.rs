@@ -2,7 +2,7 @@
 //!
 //! **Invariant**: a delivery is here from the moment it is fetched until it is answered or dropped.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -109,6 +109,20 @@ impl Hand {
 
     fn reply_of(&self, key: u64) -> Option<Subject> {
         lock(&self.held).replies.get(&key).cloned()
+    }
+
+    /// Returns the numbers that the deliveries in hand have in their stream.
+    pub(super) fn stream_sequences(&self) -> HashSet<u64> {
+        lock(&self.held)
+            .replies
+            .values()
+            .filter_map(|reply| {
+                let tokens: Vec<&str> = reply.split('.').collect();
+                // With a domain and an account in front the subject is longer.
+                let index = if tokens.len() > 9 { 7 } else { 5 };
+                tokens.get(index)?.parse().ok()
+            })
+            .collect()
     }
 
     fn keys(&self) -> Vec<u64> {

@@ -1,4 +1,4 @@
-//! NATS JetStream as a source: a durable pull consumer for each handler, and the publisher of `hapax send`.
+//! NATS JetStream as a source: a durable pull consumer for each handler, and what publishes.
 //!
 //! A task of the source's own pulls what `next` asks for and nothing beyond; another tells the server at a third of
 //! the ack wait that every delivery in hand is being worked on, whether it is fetched, running or held for a retry.
@@ -8,6 +8,8 @@
 //! **Invariant**: the server's own give-up count is never used (`max_deliver` is unlimited): giving up is the
 //! pipeline's decision, and leaves a dead letter.
 
+mod access;
+mod acknowledged;
 mod connect;
 mod durable;
 mod epoch;
@@ -16,6 +18,7 @@ mod hand;
 mod in_order;
 mod publish;
 mod rewind;
+mod unreadable;
 
 use std::fmt;
 use std::sync::Arc;
@@ -26,12 +29,17 @@ use tokio::task::JoinSet;
 
 use super::desk::Desk;
 use super::{BoxFuture, Delivery, Source, SourceError};
+use crate::health::Part;
 use crate::message::Instant;
+pub use access::{Access, Login, Secret, Tls};
+pub use acknowledged::{AckFloor, Acknowledged};
 use connect::Link;
 pub use durable::Reach;
 use fetch::Fetcher;
 use hand::Hand;
-pub use publish::{JetStreamPublisher, NewMessage, Prepared, PublisherOptions};
+pub use publish::{
+    JetStreamPublisher, NewMessage, Prepared, PublishFailure, PublisherOptions, SubjectPublisher,
+};
 pub use rewind::{RewindPlan, RewindTo, Rewinder};
 
 /// How long `close` waits for the server to confirm that it got the last answers.
@@ -53,6 +61,8 @@ pub enum Start {
 pub struct JetStreamOptions {
     /// `nats://host:port`, several separated by commas; may hold `user:password@` or `token@`.
     pub url: String,
+    /// Who asks, and how the server's certificate is checked.
+    pub access: Access,
     /// The stream's name.
     pub stream: String,
     /// The consumer's filter, and the subjects of a stream that is created. Empty: no filter.
@@ -117,7 +127,12 @@ impl JetStream {
         for subject in &options.subjects {
             connect::check_filter(subject)?;
         }
-        let link = Link::connect(&options.url, &format!("hapax {}", options.consumer)).await?;
+        let link = Link::connect(
+            &options.url,
+            &options.access,
+            &format!("hapax {}", options.consumer),
+        )
+        .await?;
         let opened = durable::open(&link, options, None).await?;
         for difference in &opened.drift {
             tracing::warn!(
@@ -162,6 +177,11 @@ impl JetStream {
         &self.drift
     }
 
+    /// Returns a reader of what the broker counts as done, over this source's connection.
+    pub fn acknowledged(&self) -> Acknowledged {
+        Acknowledged::over(&self.link, &self.options)
+    }
+
     /// Returns for how long a message may come again.
     pub fn reach(&self) -> Reach {
         self.reach
@@ -193,7 +213,11 @@ impl Source for JetStream {
         })
     }
 
-    fn close(&mut self) -> BoxFuture<'_, ()> {
+    fn report_to(&mut self, part: Part) {
+        self.desk.report_to(part);
+    }
+
+    fn stop(&mut self) -> BoxFuture<'_, ()> {
         Box::pin(async {
             if let Some(stop) = self.stop.take() {
                 // An error means that the task has ended already.
@@ -206,6 +230,12 @@ impl Source for JetStream {
                     tracing::debug!(%position, %error, "could not give a delivery back");
                 }
             }
+        })
+    }
+
+    fn close(&mut self) -> BoxFuture<'_, ()> {
+        Box::pin(async {
+            self.stop().await;
             self.keeping_alive.shutdown().await;
             if !self.link.is_connected() {
                 tracing::warn!(
@@ -239,7 +269,12 @@ impl Source for JetStream {
 pub async fn backlog(options: &JetStreamOptions) -> Result<u64, SourceError> {
     connect::check_name("stream", &options.stream)?;
     connect::check_name("consumer", &options.consumer)?;
-    let link = Link::connect(&options.url, &format!("hapax {}", options.consumer)).await?;
+    let link = Link::connect(
+        &options.url,
+        &options.access,
+        &format!("hapax {}", options.consumer),
+    )
+    .await?;
     if let Some(info) = durable::info(&link, options).await? {
         return Ok(durable::backlog_of(&info));
     }

@@ -1,11 +1,12 @@
-//! Publishing into a stream, for `hapax send`: many messages under way, each confirmed by the server.
+//! Publishing: into one stream for `hapax send`, with many messages under way, and to any subject for the relay. Each message is
+//! confirmed by the server.
 
 use std::collections::VecDeque;
 use std::fmt;
 
 use async_nats::HeaderMap;
 use async_nats::header::{HeaderName, HeaderValue, NATS_MESSAGE_ID};
-use async_nats::jetstream::context::{PublishError, PublishErrorKind};
+use async_nats::jetstream::context::{GetStreamByNameErrorKind, PublishError, PublishErrorKind};
 use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::publish::PublishAck;
 use bytes::Bytes;
@@ -23,6 +24,8 @@ const UNCONFIRMED_MAX: usize = 256;
 pub struct PublisherOptions {
     /// `nats://host:port`, several separated by commas; may hold `user:password@` or `token@`.
     pub url: String,
+    /// Who asks, and how the server's certificate is checked.
+    pub access: super::Access,
     /// The stream's name.
     pub stream: String,
     /// The subjects of a stream that is created.
@@ -80,7 +83,7 @@ impl JetStreamPublisher {
     /// As `JetStream::connect`.
     pub async fn connect(options: &PublisherOptions) -> Result<Self, SourceError> {
         connect::check_name("stream", &options.stream)?;
-        let link = Link::connect(&options.url, "hapax send").await?;
+        let link = Link::connect(&options.url, &options.access, "hapax send").await?;
         let info = link
             .stream(&options.stream, &options.subjects, options.create)
             .await?;
@@ -177,12 +180,7 @@ impl JetStreamPublisher {
     /// `Unusable`: the stream does not take its subject, or NATS not its headers or its id.
     pub fn prepare(&self, message: NewMessage) -> Result<Prepared, SourceError> {
         let subject = &message.subject;
-        connect::check_filter(subject)?;
-        if subject.split('.').any(|token| token == "*" || token == ">") {
-            return Err(SourceError::Unusable(format!(
-                "`{subject}` is a pattern; a message needs one subject\nhint: put words in place of `*` and `>`"
-            )));
-        }
+        check_subject(subject)?;
         if !self.subjects.iter().any(|taken| covers(taken, subject)) {
             let taken: Vec<String> = self.subjects.iter().map(|s| format!("`{s}`")).collect();
             return Err(SourceError::Unusable(format!(
@@ -191,28 +189,10 @@ impl JetStreamPublisher {
                 taken.join(", ")
             )));
         }
-        let mut headers = HeaderMap::new();
-        for header in &message.headers {
-            headers.append(
-                header_name(&header.name)?,
-                header_value(&header.name, &header.value)?,
-            );
-        }
-        if let Some(id) = &message.id {
-            let value = header_value("Nats-Msg-Id", id.as_bytes())?;
-            if id.is_empty() {
-                return Err(SourceError::Unusable("the message's id is empty".into()));
-            }
-            headers.insert(NATS_MESSAGE_ID, value);
-        }
-        let publish = PublishMessage::build().payload(message.payload);
+        let subject = message.subject.clone();
         Ok(Prepared {
-            publish: if headers.is_empty() {
-                publish
-            } else {
-                publish.headers(headers)
-            },
-            subject: message.subject,
+            publish: to_publish(message)?,
+            subject,
         })
     }
 
@@ -238,6 +218,131 @@ impl JetStreamPublisher {
             )),
         }
     }
+}
+
+/// Publishes to subjects of any stream, one confirmed message at a time; any number of calls may be under way.
+#[derive(Clone)]
+pub struct SubjectPublisher {
+    link: Link,
+}
+
+/// Why a message was not confirmed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PublishFailure {
+    /// The server can't be reached or did not answer: the message may be stored or not. It is not the message's fault.
+    #[error("{0}")]
+    Unavailable(String),
+    /// The server did not store it, and may do so later: no stream takes the subject, or it is full.
+    #[error("{0}")]
+    NotStored(String),
+    /// It can never be published as it is.
+    #[error("{0}")]
+    Refused(String),
+}
+
+impl SubjectPublisher {
+    /// Connects; a connection that is lost is made again by itself.
+    ///
+    /// # Errors
+    /// As `JetStream::connect`.
+    pub async fn connect(
+        url: &str,
+        access: &super::Access,
+        name: &str,
+    ) -> Result<Self, SourceError> {
+        let link = Link::connect(url, access, name).await?;
+        Ok(Self { link })
+    }
+
+    /// True if the connection stands, as far as is known.
+    pub fn is_connected(&self) -> bool {
+        self.link.is_connected()
+    }
+
+    /// Publishes a message and waits for the confirmation. Returns whether the server had it already, by its id.
+    ///
+    /// # Errors
+    /// As `PublishFailure` says.
+    pub async fn publish(&self, message: NewMessage) -> Result<bool, PublishFailure> {
+        let refused = |error: SourceError| PublishFailure::Refused(error.to_string());
+        let subject = message.subject.clone();
+        check_subject(&subject).map_err(refused)?;
+        let bytes = message.payload.len();
+        let publish = to_publish(message).map_err(refused)?;
+        let unconfirmed = || {
+            format!(
+                "`{}` did not confirm a message in time",
+                self.link.shown_url
+            )
+        };
+        let failed = |error: &PublishError| match error.kind() {
+            PublishErrorKind::TimedOut | PublishErrorKind::BrokenPipe => {
+                PublishFailure::Unavailable(unconfirmed())
+            }
+            PublishErrorKind::StreamNotFound => {
+                PublishFailure::NotStored(format!("no stream takes subject `{subject}`"))
+            }
+            PublishErrorKind::MaxPayloadExceeded => PublishFailure::Refused(format!(
+                "its {bytes} bytes are more than the {} that the server takes",
+                self.link.client.max_payload()
+            )),
+            _ => PublishFailure::NotStored(format!("subject `{subject}`: {error}")),
+        };
+        let confirmed = self
+            .link
+            .context
+            .send_publish(subject.clone(), publish)
+            .await
+            .map_err(|error| failed(&error))?;
+        match confirmed.await {
+            Ok(ack) => Ok(ack.duplicate),
+            // Where somebody listens, the server does not say that no stream does.
+            Err(error) if error.kind() == PublishErrorKind::TimedOut && self.is_connected() => {
+                match self.link.context.stream_by_subject(subject.clone()).await {
+                    Err(error) if error.kind() == GetStreamByNameErrorKind::NotFound => Err(
+                        PublishFailure::NotStored(format!("no stream takes subject `{subject}`")),
+                    ),
+                    Ok(_) | Err(_) => Err(PublishFailure::Unavailable(unconfirmed())),
+                }
+            }
+            Err(error) => Err(failed(&error)),
+        }
+    }
+}
+
+/// Checks that a subject is one, and no pattern.
+fn check_subject(subject: &str) -> Result<(), SourceError> {
+    connect::check_filter(subject)?;
+    if subject.split('.').any(|token| token == "*" || token == ">") {
+        return Err(SourceError::Unusable(format!(
+            "`{subject}` is a pattern; a message needs one subject\nhint: put words in place of `*` and `>`"
+        )));
+    }
+    Ok(())
+}
+
+/// Puts a message into the client's form.
+fn to_publish(message: NewMessage) -> Result<PublishMessage, SourceError> {
+    let mut headers = HeaderMap::new();
+    for header in &message.headers {
+        headers.append(
+            header_name(&header.name)?,
+            header_value(&header.name, &header.value)?,
+        );
+    }
+    if let Some(id) = &message.id {
+        let value = header_value("Nats-Msg-Id", id.as_bytes())?;
+        if id.is_empty() {
+            return Err(SourceError::Unusable("the message's id is empty".into()));
+        }
+        headers.insert(NATS_MESSAGE_ID, value);
+    }
+    let publish = PublishMessage::build().payload(message.payload);
+    Ok(if headers.is_empty() {
+        publish
+    } else {
+        publish.headers(headers)
+    })
 }
 
 fn header_name(name: &str) -> Result<HeaderName, SourceError> {

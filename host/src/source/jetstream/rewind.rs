@@ -65,7 +65,7 @@ impl Rewinder {
         let name = format!("hapax {} rewind", options.consumer);
         Ok(Self {
             options: options.clone(),
-            link: Link::connect(&options.url, &name).await?,
+            link: Link::connect(&options.url, &options.access, &name).await?,
         })
     }
 

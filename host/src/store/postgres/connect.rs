@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use sqlx::postgres::PgConnectOptions;
-use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, PgConnection, Row as _};
+use sqlx::postgres::{PgConnectOptions, PgRow};
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row as _};
 
 use super::errors::{self, Class};
 use crate::store::{SessionOptions, StoreError};
@@ -13,23 +13,6 @@ const SERVER_VERSION_MIN: u32 = 140_000;
 
 /// How long the server may take to let a session in. The driver itself would wait for ever for one that does not answer.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
-
-/// How many statements the driver keeps prepared: the host's own and the descriptions of the handlers'.
-const DRIVER_STATEMENTS_MAX: usize = 256;
-
-/// Reads a URL; opens nothing.
-pub(in crate::store) fn parse(url: &str) -> Result<PgConnectOptions, StoreError> {
-    let options: PgConnectOptions = url.parse().map_err(|error: sqlx::Error| {
-        // The driver's words name the part that is wrong, never the whole URL.
-        StoreError::Unusable(format!(
-            "the store's URL can't be read: {}\nhint: write `postgres://user:password@host:port/database`",
-            errors::describe(&error)
-        ))
-    })?;
-    Ok(options
-        .statement_cache_capacity(DRIVER_STATEMENTS_MAX)
-        .disable_statement_logging())
-}
 
 /// Returns the URL of `options` without its password.
 pub(in crate::store) fn display(options: &PgConnectOptions) -> String {
@@ -77,7 +60,8 @@ pub(super) async fn connect(
     }
 
     let settings = settings(base, options);
-    let mut message = String::new();
+    let mark = format!("{:016x}", rand::random::<u64>());
+    let mut message = format!("{READ_MARK}; SET {MARK} = '{mark}';");
     for setting in &settings {
         message.push_str("SET ");
         message.push_str(setting.name);
@@ -85,10 +69,14 @@ pub(super) async fn connect(
         message.push_str(&setting.sql);
         message.push(';');
     }
-    sqlx::raw_sql(AssertSqlSafe(message))
-        .execute(&mut connection)
+    let rows = sqlx::raw_sql(AssertSqlSafe(message))
+        .fetch_all(&mut connection)
         .await
         .map_err(|error| session_error(base, &error))?;
+    // A new session has none.
+    if rows.first().and_then(mark_in).is_some() {
+        return Err(shared_session(base));
+    }
     // Sent alone: a server on a platform without the means refuses it. Then the connection of a host that is cut off is
     // only noticed by keepalives.
     match sqlx::raw_sql("SET client_connection_check_interval = '1s'")
@@ -106,13 +94,17 @@ pub(super) async fn connect(
     }
 
     let rows = sqlx::query(
-        "SELECT name, setting, pg_catalog.pg_is_in_recovery() AS standby FROM pg_catalog.pg_settings",
+        "SELECT name, setting, pg_catalog.pg_is_in_recovery() AS standby, pg_catalog.current_setting('hapax.session', true) AS mark \
+         FROM pg_catalog.pg_settings",
     )
     .fetch_all(&mut connection)
     .await
     .map_err(|error| session_error(base, &error))?;
     for row in &rows {
         let unreadable = |error: sqlx::Error| session_error(base, &error);
+        if mark_in(row).as_deref() != Some(&mark) {
+            return Err(shared_session(base));
+        }
         if row.try_get("standby").map_err(unreadable)? {
             return Err(StoreError::Unavailable(format!(
                 "the server at `{}` is a standby, which takes no writes",
@@ -202,7 +194,83 @@ fn settings(base: &PgConnectOptions, options: &SessionOptions) -> Vec<Setting> {
     settings
 }
 
+/// The setting by which a session knows itself.
+const MARK: &str = "hapax.session";
+const READ_MARK: &str = "SELECT pg_catalog.current_setting('hapax.session', true) AS mark";
+
+fn mark_in(row: &PgRow) -> Option<String> {
+    let mark: Option<String> = row.try_get("mark").ok()?;
+    mark.filter(|mark| !mark.is_empty())
+}
+
+/// Looks, while another connection of this process is prepared and idle, whether a new one gets the same session: then a pooler hands sessions
+/// from one transaction to the next. Returns what makes acknowledged data losable, a sentence each.
+pub(in crate::store) async fn look(base: &PgConnectOptions) -> Result<Vec<String>, StoreError> {
+    let options = base.clone().application_name("hapax look");
+    let look = async {
+        let mut connection = PgConnection::connect_with(&options).await?;
+        let rows = sqlx::raw_sql(
+            "SELECT pg_catalog.current_setting('hapax.session', true) AS mark, pg_catalog.current_setting('fsync') AS fsync, \
+             pg_catalog.current_setting('full_page_writes') AS full_page_writes",
+        )
+        .fetch_all(&mut connection)
+        .await?;
+        // An error changes nothing: it is closed.
+        let _ = connection.close().await;
+        Ok(rows)
+    };
+    // Nothing has begun, so this may be dropped.
+    let rows = match tokio::time::timeout(CONNECT_MAX, look).await {
+        Ok(Ok(rows)) => rows,
+        Ok(Err(error)) => return Err(connect_error(base, &error)),
+        Err(_) => return Ok(Vec::new()),
+    };
+    let Some(row) = rows.first() else {
+        return Ok(Vec::new());
+    };
+    if mark_in(row).is_some() {
+        return Err(shared_session(base));
+    }
+    let is_off = |name: &str| {
+        row.try_get::<String, _>(name)
+            .is_ok_and(|value| value == "off")
+    };
+    let mut losable = Vec::new();
+    if is_off("fsync") {
+        losable.push(
+            "the server runs with `fsync = off`: after a crash of its machine, effects of acknowledged messages may be gone, and the \
+             database damaged"
+                .to_owned(),
+        );
+    }
+    if is_off("full_page_writes") {
+        losable.push(
+            "the server runs with `full_page_writes = off`: after a crash of its machine, pages may be damaged, unless its file \
+             system writes them whole"
+                .to_owned(),
+        );
+    }
+    Ok(losable)
+}
+
+fn shared_session(base: &PgConnectOptions) -> StoreError {
+    StoreError::Unusable(format!(
+        "the connection to `{}` goes through a pooler that hands sessions from one client to another, such as PgBouncer in \
+         transaction mode: settings and locks of a session do not stay with it\nhint: use the pooler in session mode \
+         (`pool_mode = session`, with its usual `server_reset_query`), or connect to the server itself",
+        display(base)
+    ))
+}
+
 fn session_error(base: &PgConnectOptions, error: &sqlx::Error) -> StoreError {
+    // A statement that another session prepared, or that is prepared in another.
+    if error
+        .as_database_error()
+        .and_then(|error| error.code())
+        .is_some_and(|code| code == "42P05" || code == "26000")
+    {
+        return shared_session(base);
+    }
     match errors::class(error) {
         Class::Refused => StoreError::Unusable(format!(
             "the session at `{}` can't be prepared: {}",
@@ -211,6 +279,31 @@ fn session_error(base: &PgConnectOptions, error: &sqlx::Error) -> StoreError {
         )),
         _ => connect_error(base, error),
     }
+}
+
+/// Returns what to do about a connection that cannot be encrypted as it should. What is wrong stands only in the text.
+fn tls_hint(error: &sqlx::Error) -> Option<&'static str> {
+    let text = error.to_string();
+    if text.contains("server does not support TLS") {
+        return Some(
+            "\nhint: switch `ssl` on in the server, or write another `sslmode` in `store.url`",
+        );
+    }
+    if text.contains("NotValidForName") || text.contains("not valid for name") {
+        return Some(
+            "\nhint: use the host's name in `store.url` that its certificate is for; or `sslmode=verify-ca`, which looks at the \
+             authority only",
+        );
+    }
+    if text.contains("invalid peer certificate") {
+        return Some(
+            "\nhint: name the file of the authority that signed the server's certificate with `sslrootcert=FILE` in `store.url`",
+        );
+    }
+    text.contains("received fatal alert").then_some(
+        "\nhint: the server refuses the client certificate: check `sslcert` in `store.url`, and that the server trusts its \
+         authority",
+    )
 }
 
 fn connect_error(base: &PgConnectOptions, error: &sqlx::Error) -> StoreError {
@@ -225,9 +318,21 @@ fn connect_error(base: &PgConnectOptions, error: &sqlx::Error) -> StoreError {
         .unwrap_or_default();
     // These don't mend themselves.
     let hint = match sqlstate.get(..2).unwrap_or_default() {
-        "28" => "\nhint: check the user and the password in `store.url`",
+        "28" if text.contains("certificate") => {
+            "\nhint: name the client certificate that the server asks for with `sslcert=FILE&sslkey=FILE` in `store.url`"
+        }
+        "28" if text.contains("no encryption") => {
+            "\nhint: the server wants TLS: write `sslmode=require`, or better `verify-full`, in `store.url`"
+        }
+        "28" => {
+            "\nhint: check the user and the password in `store.url`; a password may also stand in `PGPASSWORD` or in a password file"
+        }
         "3D" => "\nhint: create the database, or correct its name in `store.url`",
         "42" => "\nhint: give the login the right to connect, or use another in `store.url`",
+        _ if text.contains("startup parameter") => {
+            "\nhint: add the parameter to `ignore_startup_parameters` of the pooler"
+        }
+        _ if let Some(hint) = tls_hint(error) => hint,
         _ if matches!(error, sqlx::Error::Configuration(_)) => "\nhint: correct `store.url`",
         _ => return StoreError::Unavailable(text),
     };

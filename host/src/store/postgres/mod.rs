@@ -7,6 +7,7 @@
 //! **Invariant**: after any error that came from the server inside a transaction, no more of it is sent but ROLLBACK, to
 //! a savepoint that was begun before it or of the whole.
 
+mod checkpoint;
 mod claims;
 mod commit;
 mod connect;
@@ -14,6 +15,7 @@ mod errors;
 mod letters;
 mod many;
 mod order;
+mod outbox;
 mod params;
 mod prune;
 mod queue;
@@ -24,6 +26,7 @@ mod started;
 mod statements;
 #[cfg(test)]
 mod tests;
+mod url;
 
 use std::collections::HashMap;
 
@@ -31,11 +34,12 @@ use futures_util::TryStreamExt as _;
 use sqlx::postgres::{PgConnectOptions, PgRow};
 use sqlx::{AssertSqlSafe, Either, PgConnection, Row as _};
 
-pub(super) use connect::{display, parse};
+pub(super) use connect::{display, look};
 use errors::Class;
 pub(super) use params::{is_decimal, is_uuid};
 use rows::RowSink;
 use statements::{Prepared, Statements};
+pub(super) use url::parse;
 
 use super::text::{clean_reason, headers_to_json, instant_to_text};
 use super::{
@@ -416,9 +420,9 @@ impl Session for PostgresSession {
             })?;
         sqlx::query(
             "INSERT INTO hapax.outbox (id, consumer, message_id, ordinal, target, subject, key, headers, content_type, \
-                 payload, not_before) \
+                 payload, not_before, due_at) \
              SELECT id, consumer, message_id, ordinal, target, subject, key, headers::json, content_type, payload, \
-                 not_before::timestamptz \
+                 not_before::timestamptz, coalesce(not_before::timestamptz, now()) \
              FROM unnest($1::text[], $2::text[], $3::text[], $4::integer[], $5::text[], $6::text[], $7::text[], \
                  $8::text[], $9::text[], $10::bytea[], $11::text[]) WITH ORDINALITY \
                  AS row (id, consumer, message_id, ordinal, target, subject, key, headers, content_type, payload, \

@@ -100,6 +100,8 @@ impl SqliteSession {
             run_lock_path: started::lock_path(path),
             run_lock: None,
             pruner: String::new(),
+            relay_lock_path: started::relay_lock_path(path),
+            relay_lock: None,
             broken: false,
         };
         session.check_settings(path).await?;

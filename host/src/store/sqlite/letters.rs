@@ -53,7 +53,7 @@ fn bind_letter<'q>(
 }
 
 /// As `moment`, in the form that the database writes itself, so that texts compare as moments do.
-fn own_moment(instant: Option<Instant>) -> Option<String> {
+pub(super) fn own_moment(instant: Option<Instant>) -> Option<String> {
     let mut text = moment(instant)?;
     // `.ffffffZ` becomes `.fffZ`.
     if text.ends_with("000Z") {

@@ -8,6 +8,7 @@
 //! **Invariant**: after any error inside a transaction, no more of it is run but ROLLBACK, to a savepoint that was begun
 //! before it or of the whole.
 
+mod checkpoint;
 mod claims;
 mod connect;
 mod errors;
@@ -15,6 +16,7 @@ mod hooks;
 mod letters;
 mod many;
 mod order;
+mod outbox;
 mod params;
 mod prune;
 mod queue;
@@ -109,6 +111,10 @@ pub struct SqliteSession {
     run_lock: Option<std::fs::File>,
     /// As whom this session prunes.
     pruner: String,
+    /// The file whose lock keeps relays of all hosts apart.
+    relay_lock_path: PathBuf,
+    /// That file, while rows of the outbox are in hand on this session.
+    relay_lock: Option<std::fs::File>,
     /// True if the connection must be closed.
     broken: bool,
 }
@@ -426,8 +432,9 @@ impl Session for SqliteSession {
                 })?;
             sqlx::query(
                 "INSERT INTO hapax_outbox (id, consumer, message_id, ordinal, target, subject, key, headers, \
-                     content_type, payload, not_before) \
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
+                     content_type, payload, not_before, due_at) \
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, \
+                     coalesce(?12, strftime('%Y-%m-%dT%H:%M:%fZ', 'now')))",
             )
             .bind(&row.id)
             .bind(&row.consumer)
@@ -440,6 +447,7 @@ impl Session for SqliteSession {
             .bind(&row.content_type)
             .bind(&row.payload[..])
             .bind(not_before)
+            .bind(letters::own_moment(row.not_before))
             .execute(&mut self.connection)
             .await
             .map_err(|error| self.host_error(&error))?;

@@ -13,33 +13,45 @@ use crate::store::{Session as _, StoreError};
 /// Returns the file that is locked while a suspect runs: `hapax.db-suspect` for `hapax.db`. Never the database itself:
 /// closing a second handle of it would free the locks that SQLite holds.
 pub(super) fn lock_path(database: &Path) -> PathBuf {
+    beside(database, "-suspect")
+}
+
+/// Returns the file that is locked while rows of the outbox are published: `hapax.db-relay`.
+pub(super) fn relay_lock_path(database: &Path) -> PathBuf {
+    beside(database, "-relay")
+}
+
+fn beside(database: &Path, suffix: &str) -> PathBuf {
     let mut name = database.as_os_str().to_owned();
-    name.push("-suspect");
+    name.push(suffix);
     name.into()
 }
 
-impl SqliteSession {
-    /// Locks the file. `None` if another session or process has it.
-    fn lock_runs(&self) -> Result<Option<File>, StoreError> {
-        let failed = |error: std::io::Error| {
-            StoreError::Unavailable(format!(
-                "the file `{}` can't be locked: {error}",
-                self.run_lock_path.display()
-            ))
-        };
-        let file = File::options()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(&self.run_lock_path)
-            .map_err(failed)?;
-        match file.try_lock() {
-            Ok(()) => Ok(Some(file)),
-            Err(TryLockError::WouldBlock) => Ok(None),
-            Err(TryLockError::Error(error)) => Err(failed(error)),
-        }
-    }
+/// The present moment in the form that the database writes itself.
+pub(super) const NOW: &str = "strftime('%Y-%m-%dT%H:%M:%fZ', 'now')";
 
+/// Locks a file, made if it is missing. `None` if another session or process has it.
+pub(super) fn lock_file(path: &Path) -> Result<Option<File>, StoreError> {
+    let failed = |error: std::io::Error| {
+        StoreError::Unavailable(format!(
+            "the file `{}` can't be locked: {error}",
+            path.display()
+        ))
+    };
+    let file = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(path)
+        .map_err(failed)?;
+    match file.try_lock() {
+        Ok(()) => Ok(Some(file)),
+        Err(TryLockError::WouldBlock) => Ok(None),
+        Err(TryLockError::Error(error)) => Err(failed(error)),
+    }
+}
+
+impl SqliteSession {
     pub(in crate::store) async fn mark_started(
         &mut self,
         consumer: &str,
@@ -51,7 +63,7 @@ impl SqliteSession {
         }
         self.clear_tx();
         self.run_lock = None;
-        let Some(lock) = self.lock_runs()? else {
+        let Some(lock) = lock_file(&self.run_lock_path)? else {
             return Ok(Mark::Elsewhere);
         };
         self.run_lock = Some(lock);
