@@ -395,7 +395,8 @@ fn checked_text(file: &Path, handlers: &[CheckedHandler]) -> String {
     for handler in handlers {
         text.push_str(&format!(
             "handler `{}`\n  component  {} ({} bytes, contract {}, sha256 {})\n  imports    {}\n  source     {} ({})\n  \
-             consumer   {}\n  message id {}\n{}  limits     memory {}, cpu {:?}, time {:?}, rows {}\n  lanes      {}\n  \
+             consumer   {}\n  message id {}\n{}  limits     memory {}, cpu {:?}, time {:?}, rows {},\n             \
+             statements {}, result {}, call {}, table {}, savepoints {}, outbox {}, log {}\n  lanes      {}\n  \
              batch      up to {}, {:?} at the most\n  \
              retry      {}, {:?}..{:?} between them\n  migrations {}\n",
             handler.name,
@@ -421,6 +422,13 @@ fn checked_text(file: &Path, handlers: &[CheckedHandler]) -> String {
             Duration::from_millis(handler.limits.cpu_ms),
             Duration::from_millis(handler.limits.time_ms),
             handler.limits.rows,
+            handler.limits.statements,
+            size(handler.limits.result_bytes),
+            size(handler.limits.call_bytes),
+            handler.limits.table_elements,
+            handler.limits.savepoints,
+            handler.limits.outbox,
+            size(handler.limits.log_bytes),
             handler.lanes,
             count(handler.batch.max as u64, "message"),
             Duration::from_millis(handler.batch.max_hold_ms),

@@ -61,6 +61,20 @@ pub struct CheckedLimits {
     pub time_ms: u64,
     /// Rows of one query.
     pub rows: u64,
+    /// Statements.
+    pub statements: u64,
+    /// The values of one query's result.
+    pub result_bytes: u64,
+    /// What it hands over in one call of a host function.
+    pub call_bytes: u64,
+    /// Elements of a table.
+    pub table_elements: u64,
+    /// Savepoints open at once.
+    pub savepoints: u64,
+    /// Published messages.
+    pub outbox: u32,
+    /// Log lines that are kept.
+    pub log_bytes: u64,
 }
 
 /// How many messages go into one transaction.
@@ -88,7 +102,7 @@ pub struct CheckedRetry {
 /// # Errors
 /// All problems, each with its hint.
 pub async fn check(config: &Config) -> Result<Vec<CheckedHandler>, CommandError> {
-    let runtime = super::run::runtime(config)?;
+    let runtime = super::run::checked_runtime(config).await?;
     let kind = if config.store.is_sqlite() {
         StoreKind::Sqlite
     } else {
@@ -154,6 +168,13 @@ pub async fn check(config: &Config) -> Result<Vec<CheckedHandler>, CommandError>
                     cpu_ms: milliseconds(handler.limits.cpu),
                     time_ms: milliseconds(handler.limits.time),
                     rows: handler.limits.rows,
+                    statements: handler.limits.statements,
+                    result_bytes: handler.limits.result_bytes as u64,
+                    call_bytes: handler.limits.call_bytes as u64,
+                    table_elements: handler.limits.table_elements as u64,
+                    savepoints: handler.limits.savepoints as u64,
+                    outbox: handler.limits.outbox,
+                    log_bytes: handler.limits.log_bytes as u64,
                 },
                 lanes: handler.lanes,
                 batch: CheckedBatch {

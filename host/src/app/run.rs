@@ -358,7 +358,7 @@ async fn sweep_marks(connection: &mut Connection, handler: &HandlerConfig) {
 
 /// Loads every handler's component, and reports every one that is refused.
 async fn load_components(config: &Config) -> Result<Vec<(HandlerConfig, Handler)>, CommandError> {
-    let runtime = runtime(config)?;
+    let runtime = checked_runtime(config).await?;
     let mut loaded = Vec::new();
     let mut refused = Vec::new();
     for handler in config.handlers.values() {
@@ -373,8 +373,21 @@ async fn load_components(config: &Config) -> Result<Vec<(HandlerConfig, Handler)
     }
 }
 
+/// Makes the Wasm runtime, and sees that its limits hold.
+pub(super) async fn checked_runtime(config: &Config) -> Result<Runtime, CommandError> {
+    let runtime = runtime(config)?;
+    runtime.self_check().await.map_err(|error| {
+        CommandError::new(
+            Exit::Bug,
+            error,
+            Some("no handler is run without its limits: report this as a bug, with the machine and its kernel"),
+        )
+    })?;
+    Ok(runtime)
+}
+
 /// Makes the Wasm runtime, sized for every lane of every handler.
-pub(super) fn runtime(config: &Config) -> Result<Runtime, CommandError> {
+fn runtime(config: &Config) -> Result<Runtime, CommandError> {
     let options = RuntimeOptions {
         calls_max: config
             .handlers

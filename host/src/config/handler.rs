@@ -19,14 +19,6 @@ const RETRY_ATTEMPTS_DEFAULT: u32 = 10;
 const RETRY_BACKOFF_MIN_DEFAULT: Duration = Duration::from_secs(1);
 /// The longest wait between two runs.
 const RETRY_BACKOFF_MAX_DEFAULT: Duration = Duration::from_secs(300);
-/// Linear memory of one call.
-const LIMIT_MEMORY_DEFAULT: u64 = 64 << 20;
-/// Time that the handler's own code may run.
-const LIMIT_CPU_DEFAULT: Duration = Duration::from_secs(1);
-/// Time from the start of a call to its end.
-const LIMIT_TIME_DEFAULT: Duration = Duration::from_secs(10);
-/// Rows that one query may return.
-const LIMIT_ROWS_DEFAULT: u64 = 10_000;
 /// Messages in one transaction, at the most.
 const BATCH_MAX_DEFAULT: usize = 50;
 /// How long a batch may hold its locks.
@@ -537,24 +529,33 @@ pub(super) fn check_retry(section: &Section<'_>) -> Retry {
 }
 
 fn check_limits(section: &Section<'_>) -> Limits {
-    let defaults = Limits {
-        memory_bytes: usize::try_from(LIMIT_MEMORY_DEFAULT).unwrap_or(usize::MAX),
-        cpu: LIMIT_CPU_DEFAULT,
-        time: LIMIT_TIME_DEFAULT,
-        rows: LIMIT_ROWS_DEFAULT,
-    };
+    let defaults = Limits::DEFAULT;
     let Some(section) = section.section("limits") else {
         return defaults;
     };
-    let memory = section.size("memory", LIMIT_MEMORY_DEFAULT, (1 << 20)..=(4 << 30));
+    let size = |key: &'static str, default: usize, range: std::ops::RangeInclusive<u64>| {
+        usize::try_from(section.size(key, default as u64, range)).unwrap_or(usize::MAX)
+    };
+    let count = |key: &'static str, default: u64, range: std::ops::RangeInclusive<i64>| {
+        section
+            .integer(key, range)
+            .and_then(|count| u64::try_from(count).ok())
+            .unwrap_or(default)
+    };
+    let shortest = Duration::from_millis(20);
     let limits = Limits {
-        memory_bytes: usize::try_from(memory).unwrap_or(usize::MAX),
-        cpu: section.duration("cpu", LIMIT_CPU_DEFAULT, Duration::from_millis(20)),
-        time: section.duration("time", LIMIT_TIME_DEFAULT, Duration::from_millis(20)),
-        rows: section
-            .integer("rows", 1..=10_000_000)
-            .and_then(|rows| u64::try_from(rows).ok())
-            .unwrap_or(LIMIT_ROWS_DEFAULT),
+        memory_bytes: size("memory", defaults.memory_bytes, (1 << 20)..=(4 << 30)),
+        table_elements: count("table", defaults.table_elements as u64, 1..=1_000_000) as usize,
+        cpu: section.duration("cpu", defaults.cpu, shortest),
+        time: section.duration("time", defaults.time, shortest),
+        call_bytes: size("call", defaults.call_bytes, (64 << 10)..=(64 << 20)),
+        statements: count("statements", defaults.statements, 0..=1_000_000_000),
+        rows: count("rows", defaults.rows, 1..=10_000_000),
+        result_bytes: size("result", defaults.result_bytes, (1 << 10)..=(64 << 20)),
+        savepoints: count("savepoints", defaults.savepoints as u64, 0..=64) as usize,
+        outbox: u32::try_from(count("outbox", defaults.outbox.into(), 0..=100_000))
+            .unwrap_or(defaults.outbox),
+        log_bytes: size("log", defaults.log_bytes, 0..=(16 << 20)),
     };
     section.finish();
     limits

@@ -30,6 +30,9 @@ impl sql::Host for State {
             Ok(params) => params,
             Err(error) => return Ok(Err(lower_error(error))),
         };
+        if let Err(error) = self.count_statements(1) {
+            return Ok(Err(lower_error(error)));
+        }
         self.executed += 1;
         let result = self.tx.execute(&statement, &params).await;
         self.after_sql();
@@ -45,6 +48,9 @@ impl sql::Host for State {
             Ok(rows) => rows,
             Err(error) => return Ok(Err(lower_error(error))),
         };
+        if let Err(error) = self.count_statements(rows.len() as u64) {
+            return Ok(Err(lower_error(error)));
+        }
         self.executed += rows.len();
         let result = self.tx.execute_many(&statement, &rows).await;
         self.after_sql();
@@ -60,10 +66,13 @@ impl sql::Host for State {
             Ok(params) => params,
             Err(error) => return Ok(Err(lower_error(error))),
         };
+        if let Err(error) = self.count_statements(1) {
+            return Ok(Err(lower_error(error)));
+        }
         let rows_max = self.options.limits.rows;
         let result = self.tx.query(&statement, &params, rows_max).await;
         self.after_sql();
-        let bytes_max = self.options.limits.memory_bytes;
+        let bytes_max = self.options.limits.result_bytes;
         Ok(result
             .and_then(|result| lower_result(result, bytes_max))
             .map_err(lower_error))
@@ -72,6 +81,18 @@ impl sql::Host for State {
     async fn begin_savepoint(
         &mut self,
     ) -> wasmtime::Result<Result<Resource<sql::Savepoint>, types::Error>> {
+        let savepoints_max = self.options.limits.savepoints;
+        if self.tx.open_savepoints() >= savepoints_max {
+            return Ok(Err(lower_error(SqlError {
+                hint: Some(
+                    "release or roll back some, or raise `limits.savepoints` (at most 64)".into(),
+                ),
+                ..SqlError::new(
+                    "limit.savepoints",
+                    format!("at most {savepoints_max} savepoints may be open at once"),
+                )
+            })));
+        }
         Ok(match self.tx.begin_savepoint().await {
             Ok(savepoint) => {
                 self.outbox.savepoint_begun(savepoint);
@@ -152,6 +173,22 @@ impl State {
     async fn roll_back(&mut self, savepoint: Savepoint) -> Result<(), SqlError> {
         self.tx.roll_back_savepoint(savepoint).await?;
         self.outbox.savepoint_rolled_back(savepoint);
+        Ok(())
+    }
+
+    /// Counts statements towards the call's limit, before they are run.
+    fn count_statements(&mut self, statements: u64) -> Result<(), SqlError> {
+        let statements_max = self.options.limits.statements;
+        if self.statements.saturating_add(statements) > statements_max {
+            return Err(SqlError {
+                hint: Some("use fewer statements, or raise `limits.statements`".into()),
+                ..SqlError::new(
+                    "limit.statements",
+                    format!("a call may run at most {statements_max} statements"),
+                )
+            });
+        }
+        self.statements += statements;
         Ok(())
     }
 
@@ -292,19 +329,19 @@ fn unsupported(what: &str, remedy: &str) -> SqlError {
     }
 }
 
-/// Hands a result over, unless it is larger than the guest's whole memory: wasmtime bounds only what a guest gives the host.
+/// Hands a result over, unless it is too large: wasmtime bounds only what a guest gives the host.
 fn lower_result(result: ResultSet, bytes_max: usize) -> Result<sql::ResultSet, SqlError> {
     let mut bytes = 0;
     for value in result.rows.iter().flatten() {
         bytes += size_of::<Value>() + bytes_of(value);
         if bytes > bytes_max {
-            return Err(SqlError::new(
-                "limit.bytes",
-                format!(
-                    "the result is larger than the handler's memory of {}",
-                    text::bytes(bytes_max)
-                ),
-            ));
+            return Err(SqlError {
+                hint: Some("ask for fewer or smaller rows, or raise `limits.result`".into()),
+                ..SqlError::new(
+                    "limit.bytes",
+                    format!("the result has more than {}", text::bytes(bytes_max)),
+                )
+            });
         }
     }
     Ok(sql::ResultSet {
