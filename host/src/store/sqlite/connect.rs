@@ -99,8 +99,8 @@ impl SqliteSession {
             savepoints: Savepoints::default(),
             run_lock_path: started::lock_path(path),
             run_lock: None,
-            relay_lock_path: started::relay_lock_path(path),
-            relay_lock: None,
+            path: path.to_owned(),
+            relay_locks: Vec::new(),
             broken: false,
         };
         session.check_settings(path).await?;

@@ -107,10 +107,10 @@ pub struct SqliteSession {
     run_lock_path: PathBuf,
     /// That file, while a suspect runs on this session.
     run_lock: Option<std::fs::File>,
-    /// The file whose lock keeps relays of all hosts apart.
-    relay_lock_path: PathBuf,
-    /// That file, while rows of the outbox are in hand on this session.
-    relay_lock: Option<std::fs::File>,
+    /// The database's file.
+    path: PathBuf,
+    /// The files whose locks keep relays of all hosts apart, while rows of the outbox are in hand on this session.
+    relay_locks: Vec<std::fs::File>,
     /// True if the connection must be closed.
     broken: bool,
 }

@@ -7,7 +7,7 @@ use sqlx::sqlite::SqliteRow;
 use sqlx::{AssertSqlSafe, Row as _};
 
 use super::SqliteSession;
-use super::started::{NOW, lock_file};
+use super::started::{NOW, lock_file, relay_lock_path};
 use crate::message::{Instant, MessageId};
 use crate::store::outbox::{Candidate, OutboxSession, chosen, next_key};
 use crate::store::text::{clean_reason, headers_from_json, instant_from_text};
@@ -230,19 +230,23 @@ impl OutboxSession for SqliteSession {
             return Err(records::broken_connection());
         }
         self.clear_tx();
-        let Some(lock) = lock_file(&self.relay_lock_path)? else {
-            return Ok(None);
-        };
+        let mut locks = Vec::with_capacity(query.targets.len());
+        for target in &query.targets {
+            match lock_file(&relay_lock_path(&self.path, target))? {
+                Some(lock) => locks.push(lock),
+                None => return Ok(None),
+            }
+        }
         let taken = self
             .look_for(query)
             .await
             .map_err(|error| self.host_error(&error))?;
-        self.relay_lock = Some(lock);
+        self.relay_locks = locks;
         Ok(Some(taken))
     }
 
     async fn settle_outbox(&mut self, marks: &OutboxMarks) -> Result<(), StoreError> {
-        let lock = self.relay_lock.take();
+        let locks = std::mem::take(&mut self.relay_locks);
         self.begin().await?;
         let settled = match self.mark_in_tx(marks).await {
             Ok(()) => self.commit_own().await,
@@ -252,12 +256,12 @@ impl OutboxSession for SqliteSession {
             }
         };
         // Only after the marks are there for the next relay to see.
-        drop(lock);
+        drop(locks);
         settled
     }
 
     async fn give_back_outbox(&mut self) -> Result<(), StoreError> {
-        self.relay_lock = None;
+        self.relay_locks.clear();
         Ok(())
     }
 
