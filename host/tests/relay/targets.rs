@@ -89,6 +89,51 @@ async fn a_mute_broker_delays_no_other_on_sqlite() {
     a_mute_broker_delays_no_other(StoreKind::Sqlite).await;
 }
 
+/// What is in hand for a mute broker does not keep a host that is to stop longer than its grace allows; it comes again under its id.
+#[tokio::test]
+async fn a_stop_does_not_wait_for_a_mute_broker() {
+    let receiver = Receiver::start().await;
+    let proxy = Proxy::start(Upstream::Nats(receiver.nats.port()));
+    let target = format!(
+        "target = \"out\"\n\n[targets.out]\nkind = \"jetstream\"\nurl = \"nats://127.0.0.1:{}\"\n",
+        proxy.port()
+    );
+    let scene = Scene::new(
+        StoreKind::Postgres,
+        SourceSort::Queue,
+        &script(),
+        TABLES,
+        &target,
+    )
+    .await;
+    let mut host = scene.host(&[], &[("HAPAX_SHUTDOWN_GRACE", "1s")]);
+    host.wait_until_ready();
+    let mut probe = scene.store.probe().await;
+    // The connection stands.
+    probe.run(&insert(&scene, "before", None, "out.a")).await;
+    receiver.wait_for_stored(1).await;
+    proxy.stall(true);
+    probe.run(&insert(&scene, "stuck", None, "out.a")).await;
+    let in_hand = "SELECT count(*) FROM pg_stat_activity \
+         WHERE application_name LIKE 'hapax relay%' AND state = 'idle in transaction'";
+    probe.wait_for(in_hand, 1).await;
+    let asked = Instant::now();
+    host.terminate();
+    host.wait_well();
+    let took = asked.elapsed();
+    // The time for a confirmation, and for the question after it, is ten seconds.
+    assert!(took < Duration::from_secs(6), "{took:?}");
+    proxy.stall(false);
+    scene.run_until_idle();
+    assert_eq!(receiver.stored().await, 2);
+    assert_eq!(
+        scene
+            .count("outbox", "attempts > 0 OR published_at IS NULL")
+            .await,
+        0
+    );
+}
+
 /// One key, its rows for two targets in turn.
 async fn a_key_keeps_its_order_across_targets(kind: StoreKind) {
     const ROWS: i64 = 40;
