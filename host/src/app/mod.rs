@@ -21,7 +21,7 @@ pub use dead_letters::{
     ShownLetter, not_there,
 };
 pub use demo::{DemoOptions, DemoProgress, DemoReport, Kill, demo};
-pub use outbox::{Outbox, OutboxSelection, not_there as not_in_the_outbox};
+pub use outbox::{Outbox, OutboxSelection, Stranded, not_there as not_in_the_outbox};
 pub use run::{RunOptions, run};
 pub use send::{Envelope, Line, NewMessage, Next, Sent, send};
 pub use status::{HandlerStatus, OutboxStatus, status};

@@ -189,7 +189,14 @@ async fn start_and_wait(
         connection,
         is_done,
     ));
+    let looking = tokio::spawn(look_for_stranded(config, &store));
     let (ended, left) = wait_for(&mut pipelines, drain_sender, drain, config.shutdown_grace).await;
+    if options.until_idle && !*drain.borrow() {
+        // A short run says it, too.
+        let _ = looking.await;
+    } else {
+        looking.abort();
+    }
     // After the pipelines, so that what they committed last may leave at once.
     let _ = relay_ends.send(true);
     if let Some(relay) = relay {
@@ -223,6 +230,17 @@ async fn start_and_wait(
     }
     tracing::info!("drained");
     Ok(())
+}
+
+/// Returns what tells of messages in the outbox that do not leave.
+fn look_for_stranded(
+    config: &Config,
+    store: &Arc<Store>,
+) -> impl Future<Output = ()> + Send + 'static {
+    let handlers: Vec<HandlerConfig> = config.handlers.values().cloned().collect();
+    let targets = config.targets.clone();
+    let store = Arc::clone(store);
+    async move { super::outbox::warn_of_stranded(&store, &handlers, &targets).await }
 }
 
 /// Makes the relay of the configured handlers, if there is anywhere to publish to.

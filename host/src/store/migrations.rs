@@ -8,7 +8,7 @@ use super::{HandlerMigration, StoreError, StoreKind, guard};
 
 /// One of hapax's own files.
 pub(crate) struct OwnMigration {
-    /// Counted from 1, without gaps, the same on both databases.
+    /// Ascending, the same on both databases.
     pub(crate) version: i64,
     /// Several statements.
     pub(crate) sql: &'static str,
@@ -26,6 +26,10 @@ pub(crate) fn own(kind: StoreKind) -> &'static [OwnMigration] {
                 version: 2,
                 sql: include_str!("../../../migrations/postgres/0002_relay.sql"),
             },
+            OwnMigration {
+                version: 4,
+                sql: include_str!("../../../migrations/postgres/0004_outbox_targets.sql"),
+            },
         ],
         StoreKind::Sqlite => &[
             OwnMigration {
@@ -35,6 +39,10 @@ pub(crate) fn own(kind: StoreKind) -> &'static [OwnMigration] {
             OwnMigration {
                 version: 2,
                 sql: include_str!("../../../migrations/sqlite/0002_relay.sql"),
+            },
+            OwnMigration {
+                version: 4,
+                sql: include_str!("../../../migrations/sqlite/0004_outbox_targets.sql"),
             },
         ],
     }

@@ -32,8 +32,8 @@ pub use letters::{LetterFilter, LetterState, LetterSummary, Reburied, Replay, Re
 pub use migrations::check_handler_migrations;
 pub use order::{PutOff, QueueHead};
 pub use outbox::{
-    OutboxCounts, OutboxFilter, OutboxMarks, OutboxMessage, OutboxQuery, OutboxState, OutboxTaken,
-    StoredOutboxRow,
+    OutboxCounts, OutboxFilter, OutboxMarks, OutboxMessage, OutboxQuery, OutboxState,
+    OutboxStranded, OutboxTaken, StoredOutboxRow,
 };
 pub use savepoints::{SAVEPOINTS_MAX, Savepoint};
 pub(crate) use session::Session;

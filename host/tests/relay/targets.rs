@@ -3,9 +3,11 @@
 use std::time::{Duration, Instant};
 
 use hapax::store::StoreKind;
+use serde_json::json;
 
 use crate::TABLES;
 use crate::receiver::{Receiver, insert, insert_for};
+use crate::support::host::run_with;
 use crate::support::proxy::{Proxy, Upstream};
 use crate::support::scene::{Scene, SourceSort, script};
 
@@ -179,4 +181,70 @@ async fn a_key_keeps_its_order_across_targets_on_postgres() {
 #[tokio::test]
 async fn a_key_keeps_its_order_across_targets_on_sqlite() {
     a_key_keeps_its_order_across_targets(StoreKind::Sqlite).await;
+}
+
+/// Rows for a target that was taken out of the configuration: a start says so once, and so do `status` and `outbox list`.
+async fn rows_of_a_target_that_is_gone_are_told_of(kind: StoreKind) {
+    let receiver = Receiver::start().await;
+    let scene = Scene::new(
+        kind,
+        SourceSort::Queue,
+        &script(),
+        TABLES,
+        &receiver.target(),
+    )
+    .await;
+    scene.store.connect().await.migrate().await.unwrap();
+    let mut probe = scene.store.probe().await;
+    for (id, key) in [("1", None), ("2", Some("k"))] {
+        probe.run(&insert_for(&scene, "gone", id, key, "s")).await;
+    }
+    // Behind one that waits.
+    probe.run(&insert(&scene, "4", Some("k"), "out.a")).await;
+    probe.run(&insert(&scene, "3", None, "out.a")).await;
+    let said = scene.run_until_idle();
+    let told: Vec<&str> = said
+        .lines()
+        .filter(|line| line.contains("do not leave"))
+        .collect();
+    assert_eq!(told.len(), 1, "{said}");
+    let hint = "write the table `[targets.gone]` again, or delete them: `hapax outbox drop --handler subject --target gone`";
+    for part in [
+        "they wait for the target `gone`, which is not configured",
+        "\"messages\":3",
+        hint,
+    ] {
+        assert!(told[0].contains(part), "{}", told[0]);
+    }
+    let warning = |count: u32, what: &str| {
+        format!(
+            "warning: {count} messages of `subject`{what} wait for the target `gone`, which is not configured\nhint: {hint}\n"
+        )
+    };
+    let hapax = |arguments: &[&str]| run_with(scene.folder(), arguments, &[], b"");
+    assert_eq!(hapax(&["status"]).err, warning(3, " in the outbox"));
+    assert_eq!(
+        scene.status()["outbox"]["stranded"],
+        json!([{ "target": "gone", "messages": 3 }])
+    );
+    assert_eq!(hapax(&["outbox", "list"]).err, warning(2, ""));
+
+    let mut config = std::fs::read_to_string(scene.config()).unwrap();
+    config.push_str(&NEXT.replace("targets.next", "targets.gone"));
+    std::fs::write(scene.config(), config).unwrap();
+    let said = scene.run_until_idle();
+    assert!(!said.contains("do not leave"), "{said}");
+    assert_eq!(scene.count("outbox", "published_at IS NULL").await, 0);
+    assert_eq!(hapax(&["status"]).err, "");
+    assert_eq!(hapax(&["outbox", "list"]).err, "");
+}
+
+#[tokio::test]
+async fn rows_of_a_target_that_is_gone_are_told_of_on_postgres() {
+    rows_of_a_target_that_is_gone_are_told_of(StoreKind::Postgres).await;
+}
+
+#[tokio::test]
+async fn rows_of_a_target_that_is_gone_are_told_of_on_sqlite() {
+    rows_of_a_target_that_is_gone_are_told_of(StoreKind::Sqlite).await;
 }
