@@ -6,6 +6,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod arrival;
 mod backlog;
 mod deaths;
 mod failures;

@@ -142,27 +142,37 @@ impl Receiver {
 
     /// The ids of everything that was published since the last call, each as often as it was.
     pub(crate) async fn published(&mut self) -> Vec<String> {
+        let messages = self.published_messages().await;
+        messages
+            .iter()
+            .map(|message| value(message, "Nats-Msg-Id"))
+            .collect()
+    }
+
+    /// Everything that was published since the last call.
+    pub(crate) async fn published_messages(&mut self) -> Vec<async_nats::Message> {
         // Whatever the server has taken before this one comes before it.
         self.client
             .publish("out.end.of.it", "".into())
             .await
             .unwrap();
-        let mut ids = Vec::new();
+        let mut messages = Vec::new();
         loop {
             let message = self.raw.next().await.unwrap();
             if message.subject.as_str() == "out.end.of.it" {
-                return ids;
+                return messages;
             }
-            ids.push(
-                message
-                    .headers
-                    .unwrap()
-                    .get("Nats-Msg-Id")
-                    .unwrap()
-                    .to_string(),
-            );
+            messages.push(message);
         }
     }
+}
+
+/// The one value of a header.
+pub(crate) fn value(message: &async_nats::Message, name: &str) -> String {
+    let headers = message.headers.as_ref().unwrap();
+    let values: Vec<_> = headers.get_all(name).collect();
+    assert_eq!(values.len(), 1, "{name}: {values:?}");
+    values[0].to_string()
 }
 
 /// A message whose handler writes a row and publishes three: two of one key, one without.
