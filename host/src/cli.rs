@@ -394,7 +394,7 @@ fn checked_text(file: &Path, handlers: &[CheckedHandler]) -> String {
     let mut text = String::new();
     for handler in handlers {
         text.push_str(&format!(
-            "handler `{}`\n  component  {} ({} bytes, contract {}, sha256 {})\n  imports    {}\n  source     {} ({})\n  \
+            "handler `{}`\n  component  {} ({} bytes, contract {}, sha256 {})\n  imports    {}\n{}  source     {} ({})\n  \
              consumer   {}\n  message id {}\n{}  limits     memory {}, cpu {:?}, time {:?}, rows {},\n             \
              statements {}, result {}, call {}, table {}, savepoints {}, outbox {}, log {}\n  lanes      {}\n  \
              batch      up to {}, {:?} at the most\n  \
@@ -408,6 +408,13 @@ fn checked_text(file: &Path, handlers: &[CheckedHandler]) -> String {
                 "none".to_owned()
             } else {
                 handler.imports.join(", ")
+            },
+            match &handler.targets {
+                None => String::new(),
+                Some(targets) if targets.is_empty() => {
+                    "  targets    none: what it publishes stays in the outbox until there is a table `[targets.NAME]`\n".to_owned()
+                }
+                Some(targets) => format!("  targets    {}\n", targets.join(", ")),
             },
             handler.source,
             handler.source_kind,
@@ -571,7 +578,23 @@ fn warn_of_the_outbox(statuses: &[HandlerStatus]) {
                 "warning: what `{name}` published does not leave: no target is configured\nhint: write a table \
                  `[targets.NAME]`, and `target = \"NAME\"` in `[handlers.{name}]`"
             );
-        } else if let Some(age) = outbox.oldest_seconds.filter(|age| *age >= OUTBOX_AGE_SHOWN) {
+            continue;
+        }
+        for stranded in &outbox.stranded {
+            let _ = writeln!(
+                error,
+                "warning: {} of `{name}` in the outbox {} for {}\nhint: {}",
+                count(stranded.messages, "message"),
+                if stranded.messages == 1 {
+                    "waits"
+                } else {
+                    "wait"
+                },
+                stranded.waits_for(),
+                stranded.hint()
+            );
+        }
+        if let Some(age) = outbox.oldest_seconds.filter(|age| *age >= OUTBOX_AGE_SHOWN) {
             let _ = writeln!(
                 error,
                 "warning: the oldest message of `{name}` in the outbox should have left {} ago",

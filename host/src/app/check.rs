@@ -11,6 +11,9 @@ use crate::exit::{CommandError, Exit};
 use crate::handler::{Handler, HandlerOptions, Runtime, Targets};
 use crate::store::{StoreKind, check_handler_migrations};
 
+/// What a component imports that publishes.
+const OUTBOX_INTERFACE: &str = "hapax:handler/outbox@";
+
 /// What a checked handler is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CheckedHandler {
@@ -26,6 +29,9 @@ pub struct CheckedHandler {
     pub bytes: usize,
     /// What the component imports.
     pub imports: Vec<String>,
+    /// Where it can publish to; absent if it can't publish.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub targets: Option<Vec<String>>,
     /// The source's name.
     pub source: String,
     /// What the source is: `queue` or `jetstream`.
@@ -144,6 +150,12 @@ pub async fn check(config: &Config) -> Result<Vec<CheckedHandler>, CommandError>
                 contract: component.info().contract_version.clone(),
                 bytes: component.info().size_bytes,
                 imports: component.info().imports.clone(),
+                targets: component
+                    .info()
+                    .imports
+                    .iter()
+                    .any(|import| import.starts_with(OUTBOX_INTERFACE))
+                    .then(|| config.targets.keys().cloned().collect()),
                 source: handler.source.clone(),
                 source_kind: match config
                     .sources

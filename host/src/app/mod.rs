@@ -25,7 +25,7 @@ pub use dead_letters::{
     ShownLetter, not_there,
 };
 pub use demo::{DemoOptions, DemoProgress, DemoReport, Kill, demo};
-pub use outbox::{Outbox, OutboxSelection, not_there as not_in_the_outbox};
+pub use outbox::{Outbox, OutboxSelection, Stranded, not_there as not_in_the_outbox};
 pub use prune::{PruneOptions, PruneProgress, Pruned, prune};
 pub use reconcile::Unreconciled;
 pub use rewind::{Rewind, RewindTold};

@@ -1,8 +1,8 @@
 //! `hapax run`: the daemon.
 
 use std::future::Future;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use tokio::sync::{oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
@@ -26,8 +26,6 @@ use crate::systemd::Notifier;
 const COUNTERS_INTERVAL: Duration = Duration::from_secs(1);
 /// How long the last word to the database may take when the grace is over already.
 const LAST_STATEMENT_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long the relay may take to mark what it has in hand, once the pipelines have ended.
-const RELAY_GRACE: Duration = Duration::from_secs(10);
 
 /// How `run` behaves.
 #[derive(Clone, Debug, Default)]
@@ -143,7 +141,7 @@ async fn start_and_wait(
     };
 
     let board = Arc::new(IdleBoard::default());
-    let relay = relay_of(config, &store, &board);
+    let relay = relay_of(config, &store, &board, options.until_idle);
     let waker = relay.as_ref().map(Relay::waker);
     let suspects = Arc::new(Suspects::new(host_name()));
     let mut contexts = Vec::new();
@@ -171,9 +169,8 @@ async fn start_and_wait(
     }
     let seat = || options.until_idle.then(|| board.seat());
     let (relay_ends, is_relay_over) = watch::channel(false);
-    let relay_seat = relay.as_ref().and_then(|_| seat());
     let seats: Vec<_> = sources.iter().map(|_| seat()).collect();
-    let relay = relay.map(|relay| tokio::spawn(relay.run(relay_seat, is_relay_over)));
+    let relay = relay.map(|relay| tokio::spawn(relay.run(is_relay_over)));
     for ((context, source), seat) in sources.into_iter().zip(seats) {
         let stop = seat.map_or(Stop::WhenDrained, Stop::WhenIdle);
         tracing::info!(
@@ -208,12 +205,19 @@ async fn start_and_wait(
         Arc::clone(&store),
         keeping_stops,
     ));
-    let ended = wait_for(&mut pipelines, drain_sender, drain, config.shutdown_grace).await;
+    let looking = tokio::spawn(look_for_stranded(config, &store));
+    let (ended, left) = wait_for(&mut pipelines, drain_sender, drain, config.shutdown_grace).await;
+    if options.until_idle && !*drain.borrow() {
+        // A short run says it, too.
+        let _ = looking.await;
+    } else {
+        looking.abort();
+    }
     let _ = stop_keeping.send(true);
     // After the pipelines, so that what they committed last may leave at once.
     let _ = relay_ends.send(true);
     if let Some(relay) = relay {
-        end_relay(relay).await;
+        end_relay(relay, left).await;
     }
     drop(done);
     let connection = flusher.await.unwrap_or_default();
@@ -251,12 +255,28 @@ async fn start_and_wait(
     Ok(())
 }
 
+/// Returns what tells of messages in the outbox that do not leave.
+fn look_for_stranded(
+    config: &Config,
+    store: &Arc<Store>,
+) -> impl Future<Output = ()> + Send + 'static {
+    let handlers: Vec<HandlerConfig> = config.handlers.values().cloned().collect();
+    let targets = config.targets.clone();
+    let store = Arc::clone(store);
+    async move { super::outbox::warn_of_stranded(&store, &handlers, &targets).await }
+}
+
 /// Makes the relay of the configured handlers, if there is anywhere to publish to.
-fn relay_of(config: &Config, store: &Arc<Store>, board: &Arc<IdleBoard>) -> Option<Relay> {
+fn relay_of(
+    config: &Config,
+    store: &Arc<Store>,
+    board: &Arc<IdleBoard>,
+    until_idle: bool,
+) -> Option<Relay> {
     if config.targets.is_empty() {
         return None;
     }
-    let handlers = config
+    let handlers: Vec<_> = config
         .handlers
         .values()
         .map(|handler| RelayedHandler {
@@ -265,22 +285,33 @@ fn relay_of(config: &Config, store: &Arc<Store>, board: &Arc<IdleBoard>) -> Opti
             target: handler.target.clone(),
         })
         .collect();
-    Some(Relay::new(
+    let relay = Relay::new(
         Arc::clone(store),
-        handlers,
+        &handlers,
         &config.targets,
         config.outbox.clone(),
         Arc::clone(board),
-    ))
+    );
+    Some(if until_idle {
+        relay.until_idle()
+    } else {
+        relay
+    })
 }
 
-/// Waits until the relay has marked what it has in hand. Rows that are not marked in time are published again by the next host,
-/// under the same ids.
-async fn end_relay(mut relay: JoinHandle<()>) {
-    match tokio::time::timeout(RELAY_GRACE, &mut relay).await {
+/// Waits until the relay has marked what it has in hand, for what is `left` of the grace. Rows that are not marked in time are
+/// published again by the next host, under the same ids.
+async fn end_relay(mut relay: JoinHandle<()>, left: Duration) {
+    let last = left.max(LAST_STATEMENT_TIMEOUT);
+    match tokio::time::timeout(last, &mut relay).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::error!(%error, "the relay died"),
-        Err(_) => relay.abort(),
+        Err(_) => {
+            relay.abort();
+            tracing::warn!(
+                "the relay had not heard of all that it published when the grace was over; it is published again, under the same ids"
+            );
+        }
     }
 }
 
@@ -294,14 +325,16 @@ enum Ended {
     TooLate,
 }
 
-/// Waits for all pipelines; after the drain began, at most `grace`. When one dies the others are drained.
+/// Waits for all pipelines; after the drain began, at most `grace`. When one dies the others are drained. Returns, too, how much of the
+/// grace is left.
 async fn wait_for(
     pipelines: &mut JoinSet<Result<(), LaneDied>>,
     drain_sender: &watch::Sender<bool>,
     drain: &mut watch::Receiver<bool>,
     grace: Duration,
-) -> Ended {
+) -> (Ended, Duration) {
     let mut is_broken = false;
+    let began = OnceLock::new();
     let all = async {
         while let Some(ended) = pipelines.join_next().await {
             match ended {
@@ -317,6 +350,7 @@ async fn wait_for(
     };
     let too_late = async {
         let _ = drain.wait_for(|draining| *draining).await;
+        let _ = began.set(Instant::now());
         tokio::time::sleep(grace).await;
     };
     let is_late = tokio::select! {
@@ -325,11 +359,13 @@ async fn wait_for(
         () = all => false,
         () = too_late => true,
     };
-    match (is_broken, is_late) {
+    let ended = match (is_broken, is_late) {
         (true, _) => Ended::Broken,
         (false, true) => Ended::TooLate,
         (false, false) => Ended::Drained,
-    }
+    };
+    let used = began.get().map_or(Duration::ZERO, Instant::elapsed);
+    (ended, grace.saturating_sub(used))
 }
 
 /// Removes the marks of the suspect that still runs when the grace is over: being stopped is not its fault. Where that can't be
@@ -469,7 +505,7 @@ async fn flush_once(
 
 /// Returns a name for this process in the counters table.
 fn host_name() -> &'static str {
-    static NAME: std::sync::OnceLock<String> = std::sync::OnceLock::new();
+    static NAME: OnceLock<String> = OnceLock::new();
     NAME.get_or_init(|| {
         rustix::system::uname()
             .nodename()

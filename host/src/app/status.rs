@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::outbox::{Stranded, stranded};
 use super::reconcile::{self, Trouble, Unreconciled};
 use super::{connect_and_migrate, jetstream_options, open_store};
 use crate::config::{Config, HandlerConfig, SourceKind};
@@ -46,7 +47,7 @@ pub struct HandlerStatus {
 }
 
 /// Published messages that have not left.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct OutboxStatus {
     /// To be published, now or later.
     pub unpublished: u64,
@@ -55,6 +56,9 @@ pub struct OutboxStatus {
     /// How long the oldest one that should have left by now has been due, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oldest_seconds: Option<u64>,
+    /// What does not leave, because its target is not configured.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub stranded: Vec<Stranded>,
     /// No target is configured: nothing leaves.
     #[serde(skip)]
     pub is_off: bool,
@@ -109,6 +113,9 @@ pub async fn status(config: &Config) -> Result<Status, CommandError> {
             .await
             .map_err(failed)?;
         let mut unreconciled = None;
+        let stranded = stranded(&mut connection, handler, &config.targets)
+            .await
+            .map_err(failed)?;
         let backlog = match config
             .sources
             .get(&handler.source)
@@ -160,6 +167,7 @@ pub async fn status(config: &Config) -> Result<Status, CommandError> {
                 unpublished: outbox.unpublished,
                 parked: outbox.parked,
                 oldest_seconds: outbox.oldest_seconds,
+                stranded,
                 is_off: config.targets.is_empty(),
             },
         });

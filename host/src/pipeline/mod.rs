@@ -10,6 +10,7 @@ mod dispatch;
 mod lane;
 mod observer;
 mod order;
+mod outage;
 mod park;
 mod policy;
 mod process;
@@ -31,6 +32,7 @@ use crate::message::{Header, Message};
 use crate::relay::RelayWaker;
 use crate::store::{Baton, OutboxRow, Store, StoreError, Tx};
 use batch::{BatchSizes, Took};
+use outage::OutageLog;
 use process::Member;
 
 pub use counters::LiveCounters;
@@ -65,6 +67,7 @@ pub struct HandlerContext {
     turns: RwLock<()>,
     sizes: BatchSizes,
     suspects: Arc<Suspects>,
+    outage: OutageLog,
     observer: Option<BatchObserver>,
     relay: Option<RelayWaker>,
     /// Is told of what is in the way.
@@ -99,6 +102,7 @@ impl HandlerContext {
             counters: LiveCounters::default(),
             turns: RwLock::new(()),
             suspects,
+            outage: OutageLog::default(),
             observer: None,
             relay: None,
             health: Arc::default(),

@@ -35,8 +35,8 @@ pub use letters::{LetterFilter, LetterState, LetterSummary, Reburied, Replay, Re
 pub use migrations::{check_handler_migrations, schema_version};
 pub use order::{PutOff, QueueHead};
 pub use outbox::{
-    OutboxCounts, OutboxFilter, OutboxMarks, OutboxMessage, OutboxQuery, OutboxState, OutboxTaken,
-    StoredOutboxRow,
+    OutboxCounts, OutboxFilter, OutboxMarks, OutboxMessage, OutboxQuery, OutboxState,
+    OutboxStranded, OutboxTaken, StoredOutboxRow,
 };
 pub use prune::{
     ClaimsSize, Leftover, PRUNE_BATCH_MAX, Prunable, PruneCursor, PrunedBatch, claims_go_after,

@@ -155,6 +155,7 @@ fn check_needs_neither_database_nor_broker() {
         "  imports    hapax:handler/config@0.1.0, hapax:handler/log@0.1.0, hapax:handler/outbox@0.1.0, \
          hapax:handler/sql@0.1.0\n"
             .to_owned(),
+        "  targets    none: what it publishes stays in the outbox until there is a table `[targets.NAME]`\n".to_owned(),
         "  source     payments (jetstream)\n".to_owned(),
         "  consumer   bill\n".to_owned(),
         "  message id json:/id, stream-sequence\n".to_owned(),
@@ -214,7 +215,7 @@ fn check_as_json() {
         json!({
             "name": name, "consumer": name, "digest": null, "contract": "0.1.0", "migrations": 0,
             "component": scene::script().display().to_string(), "bytes": component.len(), "imports": imports,
-            "batch": {"max": 50, "max_hold_ms": 250},
+            "batch": {"max": 50, "max_hold_ms": 250}, "targets": [],
             "order_by": null, "on_dead": null,
         })
     };
@@ -289,4 +290,20 @@ fn check_reads_the_migrations_as_far_as_it_can() {
     );
     place.write("tables/sqlite/0001_a.sql", "CREATE TABLE a (x int);");
     assert_eq!(place.hapax(&["check"]).status.code(), Some(0));
+}
+
+/// Where a handler can publish to is said of those that can publish.
+#[test]
+fn the_targets_are_named_of_who_can_publish() {
+    let place = Place::new(&format!(
+        "[store]\nurl = \"sqlite:hapax.db\"\n[sources.orders]\nkind = \"queue\"\n[sources.payments]\nkind = \"queue\"\n[targets.next]\nkind = \"queue\"\nqueue = \"orders\"\n\
+         {}[handlers.credit]\ncomponent = \"{}\"\nsource = \"payments\"\n",
+        handler_table("ship", "orders"),
+        scene::credit_account().display()
+    ));
+    let output = place.hapax(&["check"]);
+    assert_eq!((output.status.code(), output.err.as_str()), (Some(0), ""));
+    let (credit, ship) = output.out.split_once("handler `ship`\n").unwrap();
+    assert!(!credit.contains("targets"), "{credit}");
+    assert!(ship.contains("  targets    next\n"), "{ship}");
 }

@@ -100,8 +100,8 @@ impl SqliteSession {
             run_lock_path: started::lock_path(path),
             run_lock: None,
             pruner: String::new(),
-            relay_lock_path: started::relay_lock_path(path),
-            relay_lock: None,
+            path: path.to_owned(),
+            relay_locks: Vec::new(),
             broken: false,
         };
         session.check_settings(path).await?;

@@ -111,10 +111,10 @@ pub struct SqliteSession {
     run_lock: Option<std::fs::File>,
     /// As whom this session prunes.
     pruner: String,
-    /// The file whose lock keeps relays of all hosts apart.
-    relay_lock_path: PathBuf,
-    /// That file, while rows of the outbox are in hand on this session.
-    relay_lock: Option<std::fs::File>,
+    /// The database's file.
+    path: PathBuf,
+    /// The files whose locks keep relays of all hosts apart, while rows of the outbox are in hand on this session.
+    relay_locks: Vec<std::fs::File>,
     /// True if the connection must be closed.
     broken: bool,
 }
