@@ -49,7 +49,9 @@ impl Stranded {
             Some(target) => format!(
                 "write the table `[targets.{target}]` again, or delete them: `hapax outbox drop --handler {handler} --target {target}`"
             ),
-            None => format!("write `target = \"NAME\"` in `[handlers.{handler}]`"),
+            None => format!(
+                "write `target = \"NAME\"` in `[handlers.{handler}]`, for a table `[targets.NAME]`"
+            ),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use super::target::{Sent, Target};
@@ -37,8 +37,10 @@ const PRUNE_ROWS: u32 = 1_000;
 
 /// One connection, and the targets that share it.
 pub(super) struct Lane {
-    number: usize,
     shared: Arc<Shared>,
+    wake: Arc<Notify>,
+    /// One of them deletes what was published long ago, for all.
+    prunes: bool,
     handlers: Vec<Relayed>,
     targets: BTreeMap<String, Target>,
     /// Set if it ends when nobody has anything to do.
@@ -61,14 +63,16 @@ enum Looked {
 
 impl Lane {
     pub(super) fn new(
-        number: usize,
         shared: Arc<Shared>,
+        wake: Arc<Notify>,
+        prunes: bool,
         handlers: &[RelayedHandler],
         targets: BTreeMap<String, Target>,
     ) -> Self {
         Self {
-            number,
             shared,
+            wake,
+            prunes,
             handlers: handlers
                 .iter()
                 .map(|handler| Relayed {
@@ -96,8 +100,7 @@ impl Lane {
             match self.look(&mut has_more).await {
                 Ok(()) => {
                     self.shared.all_is_well();
-                    // One of them does it for all.
-                    if self.number == 0 && next_prune <= Instant::now() {
+                    if self.prunes && next_prune <= Instant::now() {
                         next_prune = Instant::now() + PRUNE_EVERY;
                         self.prune(&drain).await;
                     }
@@ -122,10 +125,9 @@ impl Lane {
                 }
             }
             let poll = if self.seat.is_some() { POLL / 10 } else { POLL };
-            let wake = self.shared.wakes.0.get(self.number);
             tokio::select! {
                 // None of them loses anything when dropped: a notification stays until it is taken.
-                Some(()) = async { Some(wake?.notified().await) } => {}
+                () = self.wake.notified() => {}
                 () = tokio::time::sleep(poll) => {}
                 _ = drain.wait_for(|draining| *draining) => {}
             }

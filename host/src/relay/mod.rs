@@ -40,7 +40,7 @@ impl RelayWaker {
 
 /// What wakes each lane.
 #[derive(Debug)]
-struct Wakes(Vec<Notify>);
+struct Wakes(Vec<Arc<Notify>>);
 
 impl Wakes {
     fn wake_all(&self) {
@@ -118,7 +118,7 @@ impl Relay {
         if !queues.is_empty() {
             of_lanes.push(queues);
         }
-        let wakes = Arc::new(Wakes(of_lanes.iter().map(|_| Notify::new()).collect()));
+        let wakes = Arc::new(Wakes(of_lanes.iter().map(|_| Arc::default()).collect()));
         let shared = Arc::new(Shared {
             store,
             settings,
@@ -126,15 +126,23 @@ impl Relay {
             board: Arc::clone(&board),
             news: Mutex::default(),
         });
-        let lanes = of_lanes.into_iter().enumerate().map(|(number, targets)| {
+        let lanes = of_lanes.into_iter().zip(&wakes.0).enumerate();
+        let lanes = lanes.map(|(number, (targets, wake))| {
             let targets = targets
                 .into_iter()
                 .map(|(name, config)| (name.clone(), Target::new(name, config)))
                 .collect();
-            Lane::new(number, Arc::clone(&shared), handlers, targets)
+            Lane::new(
+                Arc::clone(&shared),
+                Arc::clone(wake),
+                number == 0,
+                handlers,
+                targets,
+            )
         });
+        let lanes = lanes.collect();
         Self {
-            lanes: lanes.collect(),
+            lanes,
             wakes,
             board,
         }

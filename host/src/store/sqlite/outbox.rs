@@ -302,7 +302,7 @@ impl OutboxSession for SqliteSession {
              ) SELECT nullif(target, ''), sum(rows) FROM ( \
                  SELECT targets.name AS target, (SELECT count(*) FROM hapax_outbox \
                      WHERE consumer = ?1 AND coalesce(target, '') = targets.name AND key IS NULL AND {OPEN}) AS rows \
-                 FROM targets WHERE targets.name NOT IN (SELECT value FROM json_each(?2)) \
+                 FROM targets WHERE targets.name IS NOT NULL AND targets.name NOT IN (SELECT value FROM json_each(?2)) \
                  UNION ALL \
                  SELECT coalesce(first.target, ''), (SELECT count(*) FROM hapax_outbox AS one \
                      WHERE one.consumer = ?1 AND one.key = head.key AND one.key IS NOT NULL AND {OPEN}) \
