@@ -6,6 +6,8 @@ mod dead_letters;
 mod demo;
 mod listing;
 mod outbox;
+mod prune;
+mod rewind;
 mod send;
 
 use std::io::{IsTerminal as _, Write as _};
@@ -15,7 +17,9 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::app::{self, BatchObserver, CheckedHandler, HandlerStatus, RunOptions, SettledBatch};
+use crate::app::{
+    self, BatchObserver, CheckedHandler, HandlerStatus, RunOptions, SettledBatch, Status,
+};
 use crate::config::Config;
 use crate::exit::{CommandError, Exit};
 
@@ -126,6 +130,21 @@ enum Command {
         #[command(subcommand)]
         command: outbox::Command,
     },
+    /// Delete claims older than `dedup`, and what else is old
+    ///
+    /// Hosts do it by themselves; this does it now, or says what would go.
+    #[command(
+        after_help = "Examples:\n  hapax prune --dry-run\n  hapax prune credit\n  hapax prune --dry-run --json"
+    )]
+    Prune(prune::Arguments),
+    /// Read a stream again from an earlier message
+    ///
+    /// For what a restore or a failover has lost: the stream still keeps it, and claims make it safe. Hosts may run meanwhile.
+    #[command(
+        after_help = "Examples:\n  hapax rewind credit --to 1200\n  hapax rewind credit --to 2026-01-31T00:00:00Z --yes\n\n\
+                      Interrupted, it is finished by running it again."
+    )]
+    Rewind(rewind::Arguments),
     /// Show what each handler has done, and what waits
     #[command(after_help = "Examples:\n  hapax status\n  hapax status --config hapax.toml --json")]
     Status {
@@ -268,14 +287,19 @@ async fn execute(command: Command) -> Result<(), CommandError> {
         Command::Send(arguments) => send::send(arguments).await,
         Command::DeadLetters { command } => dead_letters::dead_letters(command).await,
         Command::Outbox { command } => outbox::outbox(command).await,
+        Command::Prune(arguments) => prune::prune(arguments).await,
+        Command::Rewind(arguments) => rewind::rewind(arguments).await,
         Command::Status { config, json } => {
-            let statuses = app::status(&config.load()?).await?;
+            let status = app::status(&config.load()?).await?;
             if json {
-                print_json(&serde_json::json!({ "handlers": statuses }))
+                print_json(&status)
             } else {
-                print(&status_text(&statuses))?;
-                warn_of_unknown_backlogs(&statuses);
-                warn_of_the_outbox(&statuses);
+                let statuses = &status.handlers;
+                print(&status_text(statuses))?;
+                print(&claims_text(&status))?;
+                warn_of_lost_effects(statuses);
+                warn_of_unknown_backlogs(statuses);
+                warn_of_the_outbox(statuses);
                 if statuses.iter().any(|status| status.dead > 0) {
                     let _ = writeln!(
                         std::io::stderr(),
@@ -370,8 +394,9 @@ fn checked_text(file: &Path, handlers: &[CheckedHandler]) -> String {
     let mut text = String::new();
     for handler in handlers {
         text.push_str(&format!(
-            "handler `{}`\n  component  {} ({} bytes, contract {}, sha256 {})\n  imports    {}\n  source     {} ({})\n  \
-             consumer   {}\n  message id {}\n{}  limits     memory {}, cpu {:?}, time {:?}, rows {}\n  lanes      {}\n  \
+            "handler `{}`\n  component  {} ({} bytes, contract {}, sha256 {})\n  imports    {}\n{}  source     {} ({})\n  \
+             consumer   {}\n  message id {}\n{}  limits     memory {}, cpu {:?}, time {:?}, rows {},\n             \
+             statements {}, result {}, call {}, table {}, savepoints {}, outbox {}, log {}\n  lanes      {}\n  \
              batch      up to {}, {:?} at the most\n  \
              retry      {}, {:?}..{:?} between them\n  migrations {}\n",
             handler.name,
@@ -383,6 +408,13 @@ fn checked_text(file: &Path, handlers: &[CheckedHandler]) -> String {
                 "none".to_owned()
             } else {
                 handler.imports.join(", ")
+            },
+            match &handler.targets {
+                None => String::new(),
+                Some(targets) if targets.is_empty() => {
+                    "  targets    none: what it publishes stays in the outbox until there is a table `[targets.NAME]`\n".to_owned()
+                }
+                Some(targets) => format!("  targets    {}\n", targets.join(", ")),
             },
             handler.source,
             handler.source_kind,
@@ -397,6 +429,13 @@ fn checked_text(file: &Path, handlers: &[CheckedHandler]) -> String {
             Duration::from_millis(handler.limits.cpu_ms),
             Duration::from_millis(handler.limits.time_ms),
             handler.limits.rows,
+            handler.limits.statements,
+            size(handler.limits.result_bytes),
+            size(handler.limits.call_bytes),
+            handler.limits.table_elements,
+            handler.limits.savepoints,
+            handler.limits.outbox,
+            size(handler.limits.log_bytes),
             handler.lanes,
             count(handler.batch.max as u64, "message"),
             Duration::from_millis(handler.batch.max_hold_ms),
@@ -453,6 +492,56 @@ fn status_text(statuses: &[HandlerStatus]) -> String {
     table(&rows)
 }
 
+/// Says how large the claims table is, once there is a claim.
+fn claims_text(status: &Status) -> String {
+    let claims = &status.claims;
+    let Some(per_million) = claims.bytes_per_million else {
+        return String::new();
+    };
+    let mebibytes = |bytes: u64| format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20));
+    let mut text = format!(
+        "\n{} in {}, {} per million\n",
+        count(claims.rows, "claim"),
+        mebibytes(claims.bytes),
+        mebibytes(per_million),
+    );
+    for handler in &status.handlers {
+        if let Some(seconds) = handler.oldest_claim_seconds {
+            let age = indicatif::HumanDuration(Duration::from_secs(seconds));
+            text.push_str(&format!("oldest claim of `{}`: {age}\n", handler.name));
+        }
+    }
+    text
+}
+
+/// On standard error, so that the table stays a table.
+fn warn_of_lost_effects(statuses: &[HandlerStatus]) {
+    let mut error = std::io::stderr();
+    for HandlerStatus {
+        name, unreconciled, ..
+    } in statuses
+    {
+        let Some(lost) = unreconciled else {
+            continue;
+        };
+        let _ = writeln!(
+            error,
+            "warning: {}{} of `{name}` {} done at the broker without an effect in this database, the first is number {}{}\n\
+             hint: after a restore or a failover `hapax rewind {name} --to {}` has them take effect; if they were processed \
+             elsewhere, `--to {}` leaves them",
+            if lost.at_least { "at least " } else { "" },
+            count(lost.messages, "message"),
+            if lost.messages == 1 { "is" } else { "are" },
+            lost.first_sequence,
+            lost.first_published_at
+                .as_ref()
+                .map_or_else(String::new, |at| format!(", published at {at}")),
+            lost.first_sequence,
+            lost.ack_floor + 1,
+        );
+    }
+}
+
 /// On standard error, so that the table stays a table.
 fn warn_of_unknown_backlogs(statuses: &[HandlerStatus]) {
     let mut error = std::io::stderr();
@@ -489,7 +578,23 @@ fn warn_of_the_outbox(statuses: &[HandlerStatus]) {
                 "warning: what `{name}` published does not leave: no target is configured\nhint: write a table \
                  `[targets.NAME]`, and `target = \"NAME\"` in `[handlers.{name}]`"
             );
-        } else if let Some(age) = outbox.oldest_seconds.filter(|age| *age >= OUTBOX_AGE_SHOWN) {
+            continue;
+        }
+        for stranded in &outbox.stranded {
+            let _ = writeln!(
+                error,
+                "warning: {} of `{name}` in the outbox {} for {}\nhint: {}",
+                count(stranded.messages, "message"),
+                if stranded.messages == 1 {
+                    "waits"
+                } else {
+                    "wait"
+                },
+                stranded.waits_for(),
+                stranded.hint()
+            );
+        }
+        if let Some(age) = outbox.oldest_seconds.filter(|age| *age >= OUTBOX_AGE_SHOWN) {
             let _ = writeln!(
                 error,
                 "warning: the oldest message of `{name}` in the outbox should have left {} ago",

@@ -28,6 +28,9 @@ pub const POINTS: [&str; 8] = [
     "after-ack",
 ];
 
+/// Where `hapax rewind` can die: between the end of the old durable and the new one.
+const POINT_REWIND: &str = "rewind";
+
 /// The relay's points, in the order in which what a handler published passes them.
 pub const RELAY_POINTS: [&str; 4] = [
     "relay-before-publish",
@@ -81,7 +84,7 @@ pub fn arm_from_environment() -> Result<(), String> {
                     }
                 },
             };
-            if !POINTS.contains(&point) && !RELAY_POINTS.contains(&point) {
+            if !POINTS.contains(&point) && !RELAY_POINTS.contains(&point) && point != POINT_REWIND {
                 return Err(format!(
                     "`HAPAX_FAULT_POINT`: there is no point `{point}`; the points are {}, {}",
                     POINTS.join(", "),

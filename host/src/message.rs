@@ -74,6 +74,25 @@ pub struct Instant {
     pub nanoseconds: u32,
 }
 
+impl Instant {
+    /// Returns the moment that lies `span` before this one.
+    pub(crate) fn before(self, span: std::time::Duration) -> Self {
+        let seconds = self
+            .seconds
+            .saturating_sub(i64::try_from(span.as_secs()).unwrap_or(i64::MAX));
+        match self.nanoseconds.checked_sub(span.subsec_nanos()) {
+            Some(nanoseconds) => Self {
+                seconds,
+                nanoseconds,
+            },
+            None => Self {
+                seconds: seconds.saturating_sub(1),
+                nanoseconds: self.nanoseconds + 1_000_000_000 - span.subsec_nanos(),
+            },
+        }
+    }
+}
+
 /// Where a source holds a message: unique within the source for ever, also when the broker's stream is made anew.
 ///
 /// JetStream: `STREAM@<created, Unix seconds with nine decimals>:<sequence>`. Queue: the row's number.
@@ -231,6 +250,8 @@ pub enum FailureClass {
     MissingId,
     /// The id was claimed before, with another payload.
     Conflict,
+    /// It is older than the handler's window, and its id is not claimed: its claim may have been pruned.
+    TooOld,
     /// The handler said `reject`.
     Rejected,
     /// The handler asked for a retry, until the attempts were used up.
@@ -247,9 +268,10 @@ pub enum FailureClass {
 
 impl FailureClass {
     /// Every class, in the order of the documentation.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::MissingId,
         Self::Conflict,
+        Self::TooOld,
         Self::Rejected,
         Self::Retried,
         Self::Trapped,
@@ -268,6 +290,7 @@ impl FailureClass {
         match self {
             Self::MissingId => "missing-id",
             Self::Conflict => "conflict",
+            Self::TooOld => "too-old",
             Self::Rejected => "rejected",
             Self::Retried => "retried",
             Self::Trapped => "trapped",
@@ -281,5 +304,24 @@ impl FailureClass {
 impl fmt::Display for FailureClass {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn a_moment_before() {
+        let at = |seconds, nanoseconds| Instant {
+            seconds,
+            nanoseconds,
+        };
+        assert_eq!(at(100, 5).before(Duration::from_secs(10)), at(90, 5));
+        assert_eq!(
+            at(100, 5).before(Duration::from_millis(10_500)),
+            at(89, 500_000_005)
+        );
     }
 }

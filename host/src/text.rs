@@ -41,6 +41,22 @@ pub(crate) fn printable(text: &str) -> String {
     shown
 }
 
+/// Writes a duration as the configuration has it, with the largest unit that loses nothing.
+pub(crate) fn span(duration: std::time::Duration) -> String {
+    let milliseconds = duration.as_millis();
+    for (unit, name) in [
+        (86_400_000, "d"),
+        (3_600_000, "h"),
+        (60_000, "m"),
+        (1_000, "s"),
+    ] {
+        if milliseconds >= unit && milliseconds.is_multiple_of(unit) {
+            return format!("{}{name}", milliseconds / unit);
+        }
+    }
+    format!("{milliseconds}ms")
+}
+
 /// Decodes what stands behind `=` in a URL. What is not UTF-8 is replaced.
 pub(crate) fn url_decoded(value: &str) -> String {
     let mut bytes = Vec::with_capacity(value.len());

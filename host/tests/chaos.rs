@@ -33,8 +33,12 @@ const TABLES: &str = "CREATE TABLE effects (id text NOT NULL);\n\
                       CREATE TABLE accounts (id bigint PRIMARY KEY, balance bigint NOT NULL);";
 const HANDLER: &str =
     "lanes = 2\nbatch = { max = 20 }\nretry = { attempts = 10, backoff = \"10ms..100ms\" }";
-/// How long everything may take to come to rest once nothing breaks any more.
-const REST_MAX: Duration = Duration::from_secs(180);
+/// Once nothing breaks any more: for how long nothing may be settled before the rest is taken for stuck. Longer than any wait of a host's.
+const STUCK_AFTER: Duration = Duration::from_secs(120);
+/// The sender waits while the stream holds more than so many copies, so that a long run ends as soon as a short one.
+const WAITING_MAX: u64 = 5_000;
+/// After how many messages the sender looks at what waits.
+const LOOK_EVERY: u64 = 50;
 
 /// What is done to the hosts, the database, the broker and the ways between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -108,6 +112,7 @@ fn send_all_the_time(
     seed: u64,
     stop: Arc<AtomicBool>,
     copies: Arc<AtomicU64>,
+    waiting: Arc<AtomicU64>,
 ) -> std::thread::JoinHandle<u64> {
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -146,11 +151,31 @@ fn send_all_the_time(
                     }
                 }
                 sent += 1;
+                while sent % LOOK_EVERY == 0 && !stop.load(Ordering::SeqCst) {
+                    // While the broker is away nothing is known.
+                    if let Some(left) = waiting_of(&jetstream).await {
+                        waiting.store(left, Ordering::SeqCst);
+                        if left <= WAITING_MAX {
+                            break;
+                        }
+                    }
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
             sent
         })
     })
+}
+
+/// How many copies wait in the stream or in hands; nothing while the broker does not answer.
+async fn waiting_of(jetstream: &async_nats::jetstream::Context) -> Option<u64> {
+    let mut consumer: async_nats::jetstream::consumer::PullConsumer = jetstream
+        .get_consumer_from_stream("subject", "MESSAGES")
+        .await
+        .ok()?;
+    let info = consumer.info().await.ok()?;
+    Some(info.num_pending + info.num_ack_pending as u64)
 }
 
 struct Chaos {
@@ -334,7 +359,14 @@ async fn chaos_on_postgres_with_jetstream() {
     }
     let stop = Arc::new(AtomicBool::new(false));
     let copies = Arc::new(AtomicU64::new(0));
-    let sender = send_all_the_time(nats_url, seed, Arc::clone(&stop), Arc::clone(&copies));
+    let waiting = Arc::new(AtomicU64::new(0));
+    let sender = send_all_the_time(
+        nats_url,
+        seed,
+        Arc::clone(&stop),
+        Arc::clone(&copies),
+        Arc::clone(&waiting),
+    );
 
     // All kinds in turn, in an order of its own each time; at least one round, however slow the machine is.
     let started = Instant::now();
@@ -363,9 +395,10 @@ async fn chaos_on_postgres_with_jetstream() {
         rounds += 1;
         if full || seconds > 120 {
             eprintln!(
-                "{:>5} s of {seconds}, {} rounds",
+                "{:>5} s of {seconds}, {rounds} rounds, {} copies sent, {} wait",
                 started.elapsed().as_secs(),
-                rounds
+                copies.load(Ordering::SeqCst),
+                waiting.load(Ordering::SeqCst)
             );
         }
     }
@@ -378,16 +411,25 @@ async fn chaos_on_postgres_with_jetstream() {
         .await
         .unwrap();
     let carried = "SELECT count(*) FROM hapax.queue";
-    let started = Instant::now();
-    while chaos.scene.pending().await > 0 || chaos.scene.store.number(carried).await > 0 {
+    let (mut least, mut since) = (u64::MAX, Instant::now());
+    let calm = Instant::now();
+    loop {
+        let left =
+            chaos.scene.pending().await + chaos.scene.store.number(carried).await.unsigned_abs();
+        if left == 0 {
+            break;
+        }
+        if left < least {
+            (least, since) = (left, Instant::now());
+        }
         assert!(
-            started.elapsed() < REST_MAX,
-            "seed {seed}: {} messages are stuck\n{}",
-            chaos.scene.pending().await,
+            since.elapsed() < STUCK_AFTER,
+            "seed {seed}: {left} messages are stuck\n{}",
             chaos.ledger()
         );
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
+    println!("at rest after {:?}", calm.elapsed());
     for host in std::mem::take(&mut chaos.hosts) {
         host.terminate();
         host.wait_well();

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use hapax::handler::{
-    Called, Component, Handler, HandlerOptions, LOG_LINES_MAX, Limits, OUTBOX_MESSAGES_MAX,
-    Runtime, RuntimeOptions, Verdict,
+    Called, Component, Handler, HandlerOptions, LOG_LINES_MAX, Limits, Runtime, RuntimeOptions,
+    Verdict,
 };
 use hapax::message::{Header, Incoming, Message, MessageId, Position};
 use hapax::store::{Connection, HandlerMigration, SessionOptions, Store, Tx, Value};
@@ -48,6 +48,7 @@ fn limits() -> Limits {
         cpu: Duration::from_secs(20),
         time: Duration::from_secs(60),
         rows: 100,
+        ..Limits::DEFAULT
     }
 }
 
@@ -461,6 +462,89 @@ async fn what_a_failed_call_published_does_not_exist() {
     assert!(called.published.is_empty());
 }
 
+/// Each limit that the host counts has an error of its own, and leaves the transaction as it was: the handler may go on.
+#[tokio::test]
+async fn each_limit_of_the_host_has_its_own_error() {
+    let database = Database::new().await;
+    let few = handler(Limits {
+        statements: 4,
+        rows: 2,
+        result_bytes: 1_000,
+        savepoints: 1,
+        outbox: 2,
+        log_bytes: 10,
+        ..limits()
+    });
+    let insert = "INSERT INTO notes VALUES ($1, 'v')";
+    let key = |key: &str| json!([{ "text": key }]);
+    let called = database
+        .call(
+            &few,
+            json!([
+                {"query": "SELECT 1 UNION SELECT 2"},
+                {"savepoint": "release", "steps": [
+                    {"begin_savepoint": "inner", "expect_error": "limit.savepoints"},
+                ]},
+                {"execute_many": insert, "rows": [key("a"), key("b"), key("c"), key("d")], "expect_error": "limit.statements"},
+                {"execute_many": insert, "rows": [key("a"), key("b"), key("c")], "expect_counts": [1, 1, 1]},
+                {"execute": insert, "params": key("e"), "expect_error": "limit.statements"},
+                {"query": "SELECT 1", "expect_error": "limit.statements"},
+                {"repeat": 2, "steps": [{"publish": {"subject": "a"}}]},
+                {"publish": {"subject": "a"}, "expect_error": "limit.outbox"},
+                {"log": {"message": "12345"}},
+                {"log": {"message": "123456"}},
+            ]),
+        )
+        .await;
+    assert_eq!(called.verdict, Verdict::Ok);
+    assert_eq!(called.published.len(), 2);
+    assert_eq!((called.log.lines().len(), called.log.dropped()), (1, 1));
+    let mut tx = called.tx.unwrap();
+    assert_eq!(rows(&mut tx, "SELECT key FROM notes").await.len(), 3);
+    assert!(tx.rollback().await.is_some());
+
+    for (query, code) in [
+        ("SELECT 1 UNION SELECT 2 UNION SELECT 3", "limit.rows"),
+        ("SELECT hex(zeroblob(1000))", "limit.bytes"),
+    ] {
+        let verdict = database
+            .verdict(&few, json!([{"query": query, "expect_error": code}]))
+            .await;
+        assert_eq!(verdict, Verdict::Ok, "{query}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_handed_over_in_one_call_is_bounded() {
+    let database = Database::new().await;
+    let narrow = handler(Limits {
+        call_bytes: 100_000,
+        ..limits()
+    });
+    let insert = |times: usize| {
+        json!([{"execute": "INSERT INTO notes VALUES ('k', $1)",
+            "params": [{"long_text": {"repeat": "x", "times": times}}]}])
+    };
+    assert_eq!(database.verdict(&narrow, insert(90_000)).await, Verdict::Ok);
+    let verdict = database.verdict(&narrow, insert(110_000)).await;
+    assert!(
+        matches!(&verdict, Verdict::Limit { limit: "call", text } if text.contains("(`limits.call`)")),
+        "{verdict:?}"
+    );
+}
+
+#[tokio::test]
+async fn the_engine_keeps_its_limits() {
+    Runtime::new(&RuntimeOptions {
+        calls_max: 1,
+        memory_max_bytes: MEBIBYTE,
+    })
+    .unwrap()
+    .self_check()
+    .await
+    .unwrap();
+}
+
 #[tokio::test]
 async fn a_flood_of_messages_and_lines_is_bounded() {
     let database = Database::new().await;
@@ -469,14 +553,14 @@ async fn a_flood_of_messages_and_lines_is_bounded() {
             &handler(limits()),
             json!([
                 {"publish": {"subject": ""}, "expect_error": "invalid.subject"},
-                {"repeat": OUTBOX_MESSAGES_MAX, "steps": [{"publish": {"subject": "a"}}]},
+                {"repeat": Limits::DEFAULT.outbox, "steps": [{"publish": {"subject": "a"}}]},
                 {"publish": {"subject": "a"}, "expect_error": "limit.outbox"},
                 {"repeat": 2 * LOG_LINES_MAX, "steps": [{"log": {"message": "line"}}]},
             ]),
         )
         .await;
     assert_eq!(called.verdict, Verdict::Ok);
-    assert_eq!(called.published.len(), OUTBOX_MESSAGES_MAX);
+    assert_eq!(called.published.len(), Limits::DEFAULT.outbox as usize);
     assert_eq!(called.log.lines().len(), LOG_LINES_MAX);
     assert_eq!(called.log.dropped() as usize, LOG_LINES_MAX);
 }
@@ -562,7 +646,7 @@ async fn results_are_bounded_in_rows_and_bytes() {
 }
 
 #[tokio::test]
-async fn more_than_a_host_call_may_carry_is_a_trap() {
+async fn more_than_a_host_call_may_carry_by_default() {
     let database = Database::new().await;
     let handler = handler(Limits {
         memory_bytes: 256 * MEBIBYTE,
@@ -574,10 +658,14 @@ async fn more_than_a_host_call_may_carry_is_a_trap() {
             json!([{"query": "SELECT $1", "params": [{"long_text": {"repeat": "x", "times": 17 * MEBIBYTE}}]}]),
         )
         .await;
-    let Verdict::Trap { text } = &called.verdict else {
+    let Verdict::Limit {
+        limit: "call",
+        text,
+    } = &called.verdict
+    else {
         panic!("{:?}", called.verdict)
     };
-    assert!(text.contains("fuel allocated for hostcalls"), "{text}");
+    assert!(text.contains("16MiB to the host in one call"), "{text}");
     assert!(called.tx.is_some());
 }
 

@@ -64,6 +64,7 @@ fn handler(component: &[u8]) -> Handler {
             cpu: Duration::from_millis(200),
             time: Duration::from_secs(60),
             rows: 10,
+            ..Limits::DEFAULT
         },
         config: [("a".to_owned(), "b".to_owned())].into(),
         targets: Default::default(),
@@ -321,7 +322,7 @@ async fn growth_beyond_the_limit_is_refused_and_told_if_the_guest_then_traps() {
     );
     let verdict = call(&handler(&component("", &table))).await;
     assert!(
-        matches!(&verdict, Verdict::Limit { limit: "memory", text } if text.contains("table")),
+        matches!(&verdict, Verdict::Limit { limit: "table", text } if text.contains("100000 (`limits.table`)")),
         "{verdict:?}"
     );
 }

@@ -43,6 +43,10 @@ pub(crate) struct Options {
     pub(crate) seed: Option<u64>,
     /// All load shapes instead of the usual one.
     pub(crate) shapes: bool,
+    /// Of these only the first, and those whose name contains this.
+    pub(crate) only: Option<String>,
+    /// How many claims a full table holds.
+    pub(crate) claims: u32,
     /// One JSON object instead of a table.
     pub(crate) json: bool,
 }
@@ -138,6 +142,16 @@ struct Setting {
     handler: &'static str,
     /// Processes beside the first one.
     more_hosts: usize,
+    /// Claims that are there before.
+    claims: Claims,
+}
+
+/// Claims of earlier messages.
+#[derive(Clone, Copy, Debug, Default)]
+struct Claims {
+    count: u32,
+    /// Half of them are older than the window.
+    half_is_old: bool,
 }
 
 /// What a run of hapax came to.
@@ -206,6 +220,7 @@ impl Bench<'_> {
         process::say(format_args!("{name}: hapax"));
         let url = self.database.create(name)?;
         let config = self.configuration(name, &url, sent, setting)?;
+        self.fill(name, &config, setting.claims)?;
         let command = || {
             let mut command = Command::new(&self.programs.hapax);
             command
@@ -236,7 +251,22 @@ impl Bench<'_> {
                 sent.messages.rejects()
             );
         }
-        let run = self.database.read(name, "hapax.processed_messages")?;
+        if setting.claims.half_is_old {
+            let kept = number(
+                "SELECT count(*) FROM hapax.processed_messages WHERE message_id LIKE 'before-%'",
+            )?;
+            if kept >= i64::from(setting.claims.count) {
+                bail!("nothing was pruned while messages flowed: send more (`--messages`)");
+            }
+            eprintln!(
+                "    {} claims were pruned",
+                i64::from(setting.claims.count) - kept
+            );
+        }
+        let run = self.database.read(
+            name,
+            "hapax.processed_messages WHERE message_id NOT LIKE 'before-%'",
+        )?;
         Ok(Outcome {
             rate: sent.rate(&run)?,
             deadlocks: run.deadlocks,
@@ -244,6 +274,36 @@ impl Bench<'_> {
                 "SELECT coalesce(sum(rolled_back), 0)::bigint FROM hapax.counters",
             )?,
         })
+    }
+
+    /// Puts claims of earlier messages into the database of a run.
+    fn fill(&self, name: &str, config: &Path, claims: Claims) -> anyhow::Result<()> {
+        if claims.count == 0 {
+            return Ok(());
+        }
+        // Makes the tables.
+        process::run_quietly(
+            Command::new(&self.programs.hapax)
+                .args(["prune", "--dry-run", "--config"])
+                .arg(config),
+        )?;
+        let age = if claims.half_is_old {
+            "CASE WHEN number % 2 = 0 THEN interval '30 days' ELSE interval '1 day' END"
+        } else {
+            "interval '1 day'"
+        };
+        // Ids in no order, as they come.
+        self.database.run(
+            name,
+            &format!(
+                "INSERT INTO hapax.processed_messages (consumer, message_id, processed_at, outcome, payload_hash) \
+                 SELECT '{name}', 'before-' || md5(number::text), now() - {age} + number * interval '1 microsecond', 'done', \
+                     decode(md5(number::text), 'hex') \
+                 FROM generate_series(1, {}) AS number; \
+                 VACUUM ANALYZE hapax.processed_messages; CHECKPOINT",
+                claims.count
+            ),
+        )
     }
 
     /// Returns the messages a second that the consumer written by hand processed.

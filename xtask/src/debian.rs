@@ -2,6 +2,8 @@
 //!
 //! **Invariant**: installs only as root, and never becomes root by itself.
 
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Context as _;
@@ -55,6 +57,51 @@ pub(crate) fn install(packages: &[&str], what: &str) -> anyhow::Result<()> {
             .args(packages),
     )
     .with_context(|| format!("cannot install {what}"))
+}
+
+/// Fetches a package and the libraries that it depends on by itself, and unpacks them below `folder`, which nobody needs to be root for. Returns the
+/// folder that stands for `/`.
+pub(crate) fn unpack(package: &str, folder: &Path) -> anyhow::Result<PathBuf> {
+    let packages = folder.join("packages");
+    let root = folder.join("root");
+    for folder in [
+        &packages,
+        &root,
+        &folder.join("lists/partial"),
+        &folder.join("cache/archives/partial"),
+    ] {
+        fs::create_dir_all(folder)
+            .with_context(|| format!("cannot make `{}`", folder.display()))?;
+    }
+    let apt = |program: &str| {
+        let mut command = Command::new(program);
+        command
+            .current_dir(&packages)
+            .arg("-q")
+            .args([
+                "-o",
+                &format!("Dir::State::lists={}", folder.join("lists").display()),
+            ])
+            .args([
+                "-o",
+                &format!("Dir::Cache={}", folder.join("cache").display()),
+            ]);
+        command
+    };
+    process::run_quietly(apt("apt-get").arg("update"))?;
+    let depends = process::output(apt("apt-cache").args(["depends", package]))?;
+    let mut wanted = vec![package];
+    wanted.extend(
+        depends
+            .lines()
+            .filter_map(|line| line.trim().strip_prefix("Depends: "))
+            .filter(|name| name.starts_with("lib") && *name != "libc6"),
+    );
+    process::run_quietly(apt("apt-get").arg("download").args(&wanted))?;
+    for entry in fs::read_dir(&packages).context("cannot read what was fetched")? {
+        process::run_quietly(Command::new("dpkg").arg("-x").arg(entry?.path()).arg(&root))?;
+    }
+    Ok(root)
 }
 
 /// Returns an error with the command to run, unless [`install`] may go on.

@@ -75,7 +75,8 @@ enum Command {
     #[command(
         after_help = "Example: cargo xtask bench --messages 50000 --runs 5\n         \
                             cargo xtask bench --seed 7 --json\n         \
-                            cargo xtask bench --shapes --messages 10000"
+                            cargo xtask bench --shapes --messages 10000\n         \
+                            cargo xtask bench --shapes --only claims --claims 10000000"
     )]
     Bench {
         /// How many messages each run processes
@@ -90,6 +91,12 @@ enum Command {
         /// Run one load after another: keys, rejects, batch sizes, lanes, hosts
         #[arg(long)]
         shapes: bool,
+        /// With `--shapes`: only those whose name contains this, after the first
+        #[arg(long, value_name = "TEXT", requires = "shapes")]
+        only: Option<String>,
+        /// With `--shapes`: how many claims the tables of the shapes named so hold
+        #[arg(long, value_name = "N", default_value_t = 1_000_000, requires = "shapes", value_parser = clap::value_parser!(u32).range(2..))]
+        claims: u32,
         /// Print the result as JSON: one object, or one a shape
         #[arg(long)]
         json: bool,
@@ -169,6 +176,8 @@ fn main() -> ExitCode {
             runs,
             seed,
             shapes,
+            only,
+            claims,
             json,
         } => bench::run(
             root(),
@@ -177,6 +186,8 @@ fn main() -> ExitCode {
                 runs,
                 seed,
                 shapes,
+                only,
+                claims,
                 json,
             },
         ),

@@ -4,6 +4,7 @@
 //! and ends with the value that stands for it, folder included.
 
 mod embedded_postgres;
+pub(crate) mod faketime;
 pub(crate) mod nats;
 pub(crate) mod pgbouncer;
 pub(crate) mod postgres;

@@ -8,7 +8,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::Context as _;
 
-use crate::services::{nats, pgbouncer, postgres};
+use crate::services::{faketime, nats, pgbouncer, postgres};
 use crate::wasm_target::WasmTarget;
 use crate::{cargo, guests, process, tools};
 
@@ -35,6 +35,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<ExitCode> {
     let postgres = postgres::binaries()?;
     let nats = nats::binary()?;
     let pgbouncer = pgbouncer::binary()?;
+    let faketime = faketime::library()?;
     let mut nextest = nextest(root)?;
     if std::env::var_os("CI").is_some_and(|value| value == "true") {
         check_style(root)?;
@@ -50,7 +51,8 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<ExitCode> {
         .args(["run", "--workspace"])
         .env(postgres::VARIABLE, postgres)
         .env(nats::VARIABLE, nats)
-        .env(pgbouncer::VARIABLE, pgbouncer);
+        .env(pgbouncer::VARIABLE, pgbouncer)
+        .env(faketime::VARIABLE, faketime);
     if options.full {
         nextest
             .args(["--profile", "full"])

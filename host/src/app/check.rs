@@ -11,6 +11,9 @@ use crate::exit::{CommandError, Exit};
 use crate::handler::{Handler, HandlerOptions, Runtime, Targets};
 use crate::store::{StoreKind, check_handler_migrations};
 
+/// What a component imports that publishes.
+const OUTBOX_INTERFACE: &str = "hapax:handler/outbox@";
+
 /// What a checked handler is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CheckedHandler {
@@ -26,6 +29,9 @@ pub struct CheckedHandler {
     pub bytes: usize,
     /// What the component imports.
     pub imports: Vec<String>,
+    /// Where it can publish to; absent if it can't publish.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub targets: Option<Vec<String>>,
     /// The source's name.
     pub source: String,
     /// What the source is: `queue` or `jetstream`.
@@ -61,6 +67,20 @@ pub struct CheckedLimits {
     pub time_ms: u64,
     /// Rows of one query.
     pub rows: u64,
+    /// Statements.
+    pub statements: u64,
+    /// The values of one query's result.
+    pub result_bytes: u64,
+    /// What it hands over in one call of a host function.
+    pub call_bytes: u64,
+    /// Elements of a table.
+    pub table_elements: u64,
+    /// Savepoints open at once.
+    pub savepoints: u64,
+    /// Published messages.
+    pub outbox: u32,
+    /// Log lines that are kept.
+    pub log_bytes: u64,
 }
 
 /// How many messages go into one transaction.
@@ -88,7 +108,7 @@ pub struct CheckedRetry {
 /// # Errors
 /// All problems, each with its hint.
 pub async fn check(config: &Config) -> Result<Vec<CheckedHandler>, CommandError> {
-    let runtime = super::run::runtime(config)?;
+    let runtime = super::run::checked_runtime(config).await?;
     let kind = if config.store.is_sqlite() {
         StoreKind::Sqlite
     } else {
@@ -130,6 +150,12 @@ pub async fn check(config: &Config) -> Result<Vec<CheckedHandler>, CommandError>
                 contract: component.info().contract_version.clone(),
                 bytes: component.info().size_bytes,
                 imports: component.info().imports.clone(),
+                targets: component
+                    .info()
+                    .imports
+                    .iter()
+                    .any(|import| import.starts_with(OUTBOX_INTERFACE))
+                    .then(|| config.targets.keys().cloned().collect()),
                 source: handler.source.clone(),
                 source_kind: match config
                     .sources
@@ -154,6 +180,13 @@ pub async fn check(config: &Config) -> Result<Vec<CheckedHandler>, CommandError>
                     cpu_ms: milliseconds(handler.limits.cpu),
                     time_ms: milliseconds(handler.limits.time),
                     rows: handler.limits.rows,
+                    statements: handler.limits.statements,
+                    result_bytes: handler.limits.result_bytes as u64,
+                    call_bytes: handler.limits.call_bytes as u64,
+                    table_elements: handler.limits.table_elements as u64,
+                    savepoints: handler.limits.savepoints as u64,
+                    outbox: handler.limits.outbox,
+                    log_bytes: handler.limits.log_bytes as u64,
                 },
                 lanes: handler.lanes,
                 batch: CheckedBatch {

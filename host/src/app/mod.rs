@@ -8,9 +8,13 @@ mod demo;
 mod handler_migrations;
 mod outbox;
 mod prepare;
+mod prune;
+mod reconcile;
+mod rewind;
 mod run;
 mod send;
 mod status;
+mod window;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,13 +25,16 @@ pub use dead_letters::{
     ShownLetter, not_there,
 };
 pub use demo::{DemoOptions, DemoProgress, DemoReport, Kill, demo};
-pub use outbox::{Outbox, OutboxSelection, not_there as not_in_the_outbox};
+pub use outbox::{Outbox, OutboxSelection, Stranded, not_there as not_in_the_outbox};
+pub use prune::{PruneOptions, PruneProgress, Pruned, prune};
+pub use reconcile::Unreconciled;
+pub use rewind::{Rewind, RewindTold};
 pub use run::{RunOptions, run};
 pub use send::{Envelope, Line, NewMessage, Next, Sent, send};
-pub use status::{HandlerStatus, OutboxStatus, status};
+pub use status::{ClaimsStatus, HandlerStatus, OutboxStatus, Status, status};
 
 use crate::config::{Config, HandlerConfig, JetStreamConfig};
-use crate::exit::CommandError;
+use crate::exit::{CommandError, Exit};
 use crate::pipeline::in_hand_max;
 pub use crate::pipeline::{BatchObserver, SettledBatch};
 use crate::source::jetstream::{JetStreamOptions, Start};
@@ -45,6 +52,27 @@ fn open_store(config: &Config) -> Result<Arc<Store>, CommandError> {
         Ok(store) => Ok(Arc::new(store)),
         Err(error) => Err(CommandError::store("`store.url`", &error)),
     }
+}
+
+/// Returns the handler with this name.
+fn handler_named<'a>(config: &'a Config, name: &str) -> Result<&'a HandlerConfig, CommandError> {
+    config.handlers.get(name).ok_or_else(|| {
+        let names: Vec<String> = config
+            .handlers
+            .keys()
+            .map(|name| format!("`{name}`"))
+            .collect();
+        let hint = if names.is_empty() {
+            NO_HANDLERS_HINT.to_owned()
+        } else {
+            format!("the handlers are {}", names.join(", "))
+        };
+        CommandError::new(
+            Exit::CommandLine,
+            format!("there is no handler `{name}`"),
+            Some(&hint),
+        )
+    })
 }
 
 fn own_session(purpose: &str) -> SessionOptions {

@@ -2,13 +2,113 @@
 //!
 //! **Invariant**: nothing here publishes: a row that is to leave again is marked, and `hapax run` takes it.
 
-use super::{connect_and_migrate, open_store};
-use crate::config::Config;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::{connect_and_migrate, open_store, own_session};
+use crate::config::{Config, HandlerConfig, TargetConfig};
 use crate::exit::{CommandError, Exit};
-use crate::store::{Connection, OutboxFilter, OutboxState, StoredOutboxRow};
+use crate::store::{
+    Connection, OutboxFilter, OutboxQuery, OutboxState, SessionOptions, Store, StoreError,
+    StoredOutboxRow,
+};
+
+/// How long a start looks for what waits in vain.
+const LOOK_MAX: Duration = Duration::from_secs(30);
 
 /// Rows that are read or changed at a time.
 const PAGE: u32 = 500;
+
+/// What a handler published and does not leave, because its target is not configured.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Stranded {
+    /// The handler's name.
+    #[serde(skip)]
+    pub handler: String,
+    /// The target's name; absent for messages that name none, of a handler without a default.
+    pub target: Option<String>,
+    /// How many.
+    pub messages: u64,
+}
+
+impl Stranded {
+    /// Returns what they wait for, as the end of a sentence.
+    pub fn waits_for(&self) -> String {
+        match &self.target {
+            Some(target) => format!("the target `{target}`, which is not configured"),
+            None => "a target: they name none, and the handler has no default".to_owned(),
+        }
+    }
+
+    /// Returns what to do about it.
+    pub fn hint(&self) -> String {
+        let handler = &self.handler;
+        match &self.target {
+            Some(target) => format!(
+                "write the table `[targets.{target}]` again, or delete them: `hapax outbox drop --handler {handler} --target {target}`"
+            ),
+            None => format!(
+                "write `target = \"NAME\"` in `[handlers.{handler}]`, for a table `[targets.NAME]`"
+            ),
+        }
+    }
+}
+
+/// Returns what of a handler's does not leave.
+pub(super) async fn stranded(
+    connection: &mut Connection,
+    handler: &HandlerConfig,
+    targets: &BTreeMap<String, TargetConfig>,
+) -> Result<Vec<Stranded>, StoreError> {
+    let query = OutboxQuery {
+        consumer: handler.consumer.clone(),
+        targets: targets.keys().cloned().collect(),
+        without_target: handler.target.is_some(),
+        from_key: String::new(),
+        limit: 0,
+    };
+    let stranded = connection.stranded_outbox(&query).await?;
+    Ok(stranded
+        .into_iter()
+        .map(|stranded| Stranded {
+            handler: handler.name.clone(),
+            target: stranded.target,
+            messages: stranded.rows,
+        })
+        .collect())
+}
+
+/// Tells the log of what does not leave. Failing at it harms nobody. May be dropped.
+pub(super) async fn warn_of_stranded(
+    store: &Store,
+    handlers: &[HandlerConfig],
+    targets: &BTreeMap<String, TargetConfig>,
+) {
+    let options = SessionOptions {
+        statement_timeout: Some(LOOK_MAX),
+        ..own_session("start")
+    };
+    let looked = async {
+        let mut connection = store.connect(&options).await?;
+        for handler in handlers {
+            for stranded in self::stranded(&mut connection, handler, targets).await? {
+                tracing::warn!(
+                    handler = %handler.name,
+                    messages = stranded.messages,
+                    hint = %stranded.hint(),
+                    "messages in the outbox do not leave: they wait for {}",
+                    stranded.waits_for()
+                );
+            }
+        }
+        Ok::<_, StoreError>(())
+    };
+    if let Err(error) = looked.await {
+        tracing::debug!(%error, "whether the outbox holds messages for targets that are gone was not looked at");
+    }
+}
 
 /// Which rows are meant.
 #[derive(Clone, Debug, Default)]
@@ -83,6 +183,35 @@ impl<'a> Outbox<'a> {
         let has_more = rows.len() > limit;
         rows.truncate(limit);
         Ok((rows, has_more))
+    }
+
+    /// Returns which of `rows` do not leave, because their target is not configured.
+    pub fn stranded(&self, rows: &[StoredOutboxRow]) -> Vec<Stranded> {
+        let mut counts: BTreeMap<(&str, Option<&str>), u64> = BTreeMap::new();
+        for row in rows {
+            let is_open = matches!(row.state, OutboxState::Unpublished | OutboxState::Waiting);
+            let handler = self
+                .config
+                .handlers
+                .values()
+                .find(|handler| handler.consumer == row.consumer);
+            let target = row.message.target.as_deref();
+            if let (true, Some(handler)) = (is_open, handler)
+                && !target
+                    .or(handler.target.as_deref())
+                    .is_some_and(|target| self.config.targets.contains_key(target))
+            {
+                *counts.entry((&handler.name, target)).or_default() += 1;
+            }
+        }
+        counts
+            .into_iter()
+            .map(|((handler, target), messages)| Stranded {
+                handler: handler.to_owned(),
+                target: target.map(str::to_owned),
+                messages,
+            })
+            .collect()
     }
 
     /// Returns one whole row.

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::{connect_and_migrate, handler_migrations, jetstream_options};
+use super::reconcile::Reconciled;
+use super::{connect_and_migrate, handler_migrations, jetstream_options, window};
 use crate::config::{Config, HandlerConfig, SourceKind};
 use crate::exit::{CommandError, Exit};
 use crate::health::Health;
@@ -164,13 +165,20 @@ async fn apply_migrations(
     }
 }
 
+/// A handler's source, and what compares it with the claims.
+pub(super) struct ConnectedSource {
+    pub(super) source: Box<dyn Source>,
+    /// Absent for a queue: its rows are in the same database as the claims.
+    pub(super) reconciled: Option<Reconciled>,
+}
+
 pub(super) async fn connect_source(
     config: &Config,
     handler: &HandlerConfig,
     store: &Arc<Store>,
     health: &Arc<Health>,
     drain: &mut watch::Receiver<bool>,
-) -> Result<Option<Box<dyn Source>>, CommandError> {
+) -> Result<Option<ConnectedSource>, CommandError> {
     let Some(source) = config.sources.get(&handler.source) else {
         return Err(CommandError::new(
             Exit::Bug,
@@ -187,26 +195,36 @@ pub(super) async fn connect_source(
     });
     let mut news = News::default();
     loop {
-        let connected: Result<Box<dyn Source>, SourceError> = match &source.kind {
-            SourceKind::Queue => Ok(Box::new(Queue::new(Arc::clone(store), &source.name))),
+        let connected: Result<(Box<dyn Source>, Option<Reconciled>), SourceError> = match &source
+            .kind
+        {
+            SourceKind::Queue => Ok((Box::new(Queue::new(Arc::clone(store), &source.name)), None)),
             SourceKind::JetStream(stream) => {
                 JetStream::connect(&jetstream_options(stream, handler))
                     .await
-                    .map(|source| Box::new(source) as Box<dyn Source>)
+                    .map(|source| {
+                        window::warn(handler, &source.reach());
+                        let reconciled = Reconciled::new(handler, source.acknowledged());
+                        (Box::new(source) as Box<dyn Source>, Some(reconciled))
+                    })
             }
         };
         match connected {
-            Ok(mut main) => {
+            Ok((mut main, reconciled)) => {
                 let mut carried = Queue::new(Arc::clone(store), &Carried::queue(&handler.consumer));
                 part.up();
                 main.report_to(part);
                 carried.report_to(health.part("store"));
-                return Ok(Some(Box::new(Merged::new(
+                let merged = Merged::new(
                     &handler.name,
                     main,
                     Box::new(carried),
                     pipeline::in_hand_max(handler),
-                ))));
+                );
+                return Ok(Some(ConnectedSource {
+                    source: Box::new(merged),
+                    reconciled,
+                }));
             }
             Err(SourceError::Unavailable(why)) => {
                 part.down(&why);

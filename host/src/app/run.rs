@@ -1,13 +1,15 @@
 //! `hapax run`: the daemon.
 
 use std::future::Future;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use tokio::sync::{oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
 use super::prepare::{connect_source, migrated};
+use super::prune::{Rules, keep_pruning};
+use super::reconcile::keep_reconciling;
 use super::{open_store, own_session};
 use crate::admin::{Admin, AdminState};
 use crate::config::{Config, HandlerConfig};
@@ -24,8 +26,6 @@ use crate::systemd::Notifier;
 const COUNTERS_INTERVAL: Duration = Duration::from_secs(1);
 /// How long the last word to the database may take when the grace is over already.
 const LAST_STATEMENT_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long the relay may take to mark what it has in hand, once the pipelines have ended.
-const RELAY_GRACE: Duration = Duration::from_secs(10);
 
 /// How `run` behaves.
 #[derive(Clone, Debug, Default)]
@@ -141,16 +141,18 @@ async fn start_and_wait(
     };
 
     let board = Arc::new(IdleBoard::default());
-    let relay = relay_of(config, &store, &board);
+    let relay = relay_of(config, &store, &board, options.until_idle);
     let waker = relay.as_ref().map(Relay::waker);
     let suspects = Arc::new(Suspects::new(host_name()));
     let mut contexts = Vec::new();
     let mut pipelines = JoinSet::new();
     let mut sources = Vec::new();
+    let mut reconciled = Vec::new();
     for (handler, component) in components {
-        let Some(source) = connect_source(config, &handler, &store, health, drain).await? else {
+        let Some(connected) = connect_source(config, &handler, &store, health, drain).await? else {
             return Ok(());
         };
+        reconciled.extend(connected.reconciled);
         sweep_marks(&mut connection, &handler).await;
         let context = HandlerContext::new(
             handler,
@@ -163,13 +165,12 @@ async fn start_and_wait(
         .reporting_to(Arc::clone(health));
         let context = Arc::new(context);
         contexts.push(Arc::clone(&context));
-        sources.push((context, source));
+        sources.push((context, connected.source));
     }
     let seat = || options.until_idle.then(|| board.seat());
     let (relay_ends, is_relay_over) = watch::channel(false);
-    let relay_seat = relay.as_ref().and_then(|_| seat());
     let seats: Vec<_> = sources.iter().map(|_| seat()).collect();
-    let relay = relay.map(|relay| tokio::spawn(relay.run(relay_seat, is_relay_over)));
+    let relay = relay.map(|relay| tokio::spawn(relay.run(is_relay_over)));
     for ((context, source), seat) in sources.into_iter().zip(seats) {
         let stop = seat.map_or(Stop::WhenDrained, Stop::WhenIdle);
         tracing::info!(
@@ -192,15 +193,41 @@ async fn start_and_wait(
         connection,
         is_done,
     ));
-    let ended = wait_for(&mut pipelines, drain_sender, drain, config.shutdown_grace).await;
+    let (stop_keeping, keeping_stops) = watch::channel(false);
+    let pruner = tokio::spawn(keep_pruning(
+        Rules::of(config),
+        Arc::clone(&store),
+        suspects.process().to_owned(),
+        keeping_stops.clone(),
+    ));
+    let reconciler = tokio::spawn(keep_reconciling(
+        reconciled,
+        Arc::clone(&store),
+        keeping_stops,
+    ));
+    let looking = tokio::spawn(look_for_stranded(config, &store));
+    let (ended, left) = wait_for(&mut pipelines, drain_sender, drain, config.shutdown_grace).await;
+    if options.until_idle && !*drain.borrow() {
+        // A short run says it, too.
+        let _ = looking.await;
+    } else {
+        looking.abort();
+    }
+    let _ = stop_keeping.send(true);
     // After the pipelines, so that what they committed last may leave at once.
     let _ = relay_ends.send(true);
     if let Some(relay) = relay {
-        end_relay(relay).await;
+        end_relay(relay, left).await;
     }
     drop(done);
     let connection = flusher.await.unwrap_or_default();
     final_flush(&contexts, &store, connection).await;
+    // What does not end is left to the end of the process: its statement rolls back.
+    let _ = tokio::time::timeout(LAST_STATEMENT_TIMEOUT, async {
+        let _ = pruner.await;
+        let _ = reconciler.await;
+    })
+    .await;
     match ended {
         Ended::Drained => {}
         Ended::Broken => {
@@ -228,12 +255,28 @@ async fn start_and_wait(
     Ok(())
 }
 
+/// Returns what tells of messages in the outbox that do not leave.
+fn look_for_stranded(
+    config: &Config,
+    store: &Arc<Store>,
+) -> impl Future<Output = ()> + Send + 'static {
+    let handlers: Vec<HandlerConfig> = config.handlers.values().cloned().collect();
+    let targets = config.targets.clone();
+    let store = Arc::clone(store);
+    async move { super::outbox::warn_of_stranded(&store, &handlers, &targets).await }
+}
+
 /// Makes the relay of the configured handlers, if there is anywhere to publish to.
-fn relay_of(config: &Config, store: &Arc<Store>, board: &Arc<IdleBoard>) -> Option<Relay> {
+fn relay_of(
+    config: &Config,
+    store: &Arc<Store>,
+    board: &Arc<IdleBoard>,
+    until_idle: bool,
+) -> Option<Relay> {
     if config.targets.is_empty() {
         return None;
     }
-    let handlers = config
+    let handlers: Vec<_> = config
         .handlers
         .values()
         .map(|handler| RelayedHandler {
@@ -242,22 +285,33 @@ fn relay_of(config: &Config, store: &Arc<Store>, board: &Arc<IdleBoard>) -> Opti
             target: handler.target.clone(),
         })
         .collect();
-    Some(Relay::new(
+    let relay = Relay::new(
         Arc::clone(store),
-        handlers,
+        &handlers,
         &config.targets,
         config.outbox.clone(),
         Arc::clone(board),
-    ))
+    );
+    Some(if until_idle {
+        relay.until_idle()
+    } else {
+        relay
+    })
 }
 
-/// Waits until the relay has marked what it has in hand. Rows that are not marked in time are published again by the next host,
-/// under the same ids.
-async fn end_relay(mut relay: JoinHandle<()>) {
-    match tokio::time::timeout(RELAY_GRACE, &mut relay).await {
+/// Waits until the relay has marked what it has in hand, for what is `left` of the grace. Rows that are not marked in time are
+/// published again by the next host, under the same ids.
+async fn end_relay(mut relay: JoinHandle<()>, left: Duration) {
+    let last = left.max(LAST_STATEMENT_TIMEOUT);
+    match tokio::time::timeout(last, &mut relay).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::error!(%error, "the relay died"),
-        Err(_) => relay.abort(),
+        Err(_) => {
+            relay.abort();
+            tracing::warn!(
+                "the relay had not heard of all that it published when the grace was over; it is published again, under the same ids"
+            );
+        }
     }
 }
 
@@ -271,14 +325,16 @@ enum Ended {
     TooLate,
 }
 
-/// Waits for all pipelines; after the drain began, at most `grace`. When one dies the others are drained.
+/// Waits for all pipelines; after the drain began, at most `grace`. When one dies the others are drained. Returns, too, how much of the
+/// grace is left.
 async fn wait_for(
     pipelines: &mut JoinSet<Result<(), LaneDied>>,
     drain_sender: &watch::Sender<bool>,
     drain: &mut watch::Receiver<bool>,
     grace: Duration,
-) -> Ended {
+) -> (Ended, Duration) {
     let mut is_broken = false;
+    let began = OnceLock::new();
     let all = async {
         while let Some(ended) = pipelines.join_next().await {
             match ended {
@@ -294,6 +350,7 @@ async fn wait_for(
     };
     let too_late = async {
         let _ = drain.wait_for(|draining| *draining).await;
+        let _ = began.set(Instant::now());
         tokio::time::sleep(grace).await;
     };
     let is_late = tokio::select! {
@@ -302,11 +359,13 @@ async fn wait_for(
         () = all => false,
         () = too_late => true,
     };
-    match (is_broken, is_late) {
+    let ended = match (is_broken, is_late) {
         (true, _) => Ended::Broken,
         (false, true) => Ended::TooLate,
         (false, false) => Ended::Drained,
-    }
+    };
+    let used = began.get().map_or(Duration::ZERO, Instant::elapsed);
+    (ended, grace.saturating_sub(used))
 }
 
 /// Removes the marks of the suspect that still runs when the grace is over: being stopped is not its fault. Where that can't be
@@ -335,7 +394,7 @@ async fn sweep_marks(connection: &mut Connection, handler: &HandlerConfig) {
 
 /// Loads every handler's component, and reports every one that is refused.
 async fn load_components(config: &Config) -> Result<Vec<(HandlerConfig, Handler)>, CommandError> {
-    let runtime = runtime(config)?;
+    let runtime = checked_runtime(config).await?;
     let mut loaded = Vec::new();
     let mut refused = Vec::new();
     for handler in config.handlers.values() {
@@ -350,8 +409,21 @@ async fn load_components(config: &Config) -> Result<Vec<(HandlerConfig, Handler)
     }
 }
 
+/// Makes the Wasm runtime, and sees that its limits hold.
+pub(super) async fn checked_runtime(config: &Config) -> Result<Runtime, CommandError> {
+    let runtime = runtime(config)?;
+    runtime.self_check().await.map_err(|error| {
+        CommandError::new(
+            Exit::Bug,
+            error,
+            Some("no handler is run without its limits: report this as a bug, with the machine and its kernel"),
+        )
+    })?;
+    Ok(runtime)
+}
+
 /// Makes the Wasm runtime, sized for every lane of every handler.
-pub(super) fn runtime(config: &Config) -> Result<Runtime, CommandError> {
+fn runtime(config: &Config) -> Result<Runtime, CommandError> {
     let options = RuntimeOptions {
         calls_max: config
             .handlers
@@ -433,7 +505,7 @@ async fn flush_once(
 
 /// Returns a name for this process in the counters table.
 fn host_name() -> &'static str {
-    static NAME: std::sync::OnceLock<String> = std::sync::OnceLock::new();
+    static NAME: OnceLock<String> = OnceLock::new();
     NAME.get_or_init(|| {
         rustix::system::uname()
             .nodename()

@@ -197,6 +197,21 @@ async fn list(filters: Filters, limit: usize, output: Output) -> Result<(), Comm
         return print_json(&json!({ "messages": rows, "has_more": has_more }));
     }
     print(&list_text(&rows))?;
+    for stranded in outbox.stranded(&rows) {
+        let _ = writeln!(
+            std::io::stderr(),
+            "warning: {} of `{}` {} for {}\nhint: {}",
+            count(stranded.messages, "message"),
+            stranded.handler,
+            if stranded.messages == 1 {
+                "waits"
+            } else {
+                "wait"
+            },
+            stranded.waits_for(),
+            stranded.hint()
+        );
+    }
     if has_more {
         let _ = writeln!(
             std::io::stderr(),

@@ -19,6 +19,8 @@ use crate::source::jetstream::Access;
 const SHUTDOWN_GRACE_DEFAULT: Duration = Duration::from_secs(10);
 /// After this long without an answer JetStream delivers a message again.
 const ACK_WAIT_DEFAULT: Duration = Duration::from_secs(30);
+/// Dead letters are kept for this long at least.
+const DEAD_LETTERS_AGE_MIN: Duration = Duration::from_secs(3_600);
 /// Shorter waits than this cannot be kept alive by progress on a loaded machine.
 const ACK_WAIT_MIN: Duration = Duration::from_millis(500);
 
@@ -55,6 +57,8 @@ pub struct AdminConfig {
 pub struct StoreConfig {
     /// `sqlite:<absolute path>` or `postgres://...`; may hold a password.
     pub url: String,
+    /// After how long dead letters are deleted; `None` for never.
+    pub dead_letters: Option<Duration>,
 }
 
 impl std::fmt::Debug for StoreConfig {
@@ -366,6 +370,23 @@ fn check_store(folder: &Path, section: Section<'_>) -> Option<StoreConfig> {
     const HINT: &str =
         "write `url = \"sqlite:hapax.db\"` or `url = \"postgres://user@host/database\"`";
     let url = section.required_text("url", HINT);
+    let dead_letters = section.text("dead_letters").and_then(|text| {
+        match super::units::duration(text) {
+            Ok(age) if age >= DEAD_LETTERS_AGE_MIN => Some(age),
+            Ok(_) => {
+                section.problem(
+                    "dead_letters",
+                    format!("`{text}` leaves nobody the time to look at them"),
+                    "write at least `\"1h\"`, or leave it out: they are kept until somebody drops them".to_owned(),
+                );
+                None
+            }
+            Err((problem, hint)) => {
+                section.problem("dead_letters", problem, hint);
+                None
+            }
+        }
+    });
     let store = url.and_then(|url| {
         if let Some(path) = url.strip_prefix("sqlite:") {
             let path = path.strip_prefix("//").unwrap_or(path);
@@ -379,11 +400,13 @@ fn check_store(folder: &Path, section: Section<'_>) -> Option<StoreConfig> {
             }
             return Some(StoreConfig {
                 url: format!("sqlite:{}", folder.join(path).display()),
+                dead_letters,
             });
         }
         if url.starts_with("postgres://") || url.starts_with("postgresql://") {
             return Some(StoreConfig {
                 url: with_absolute_files(url, folder),
+                dead_letters,
             });
         }
         // The text is not repeated: it may hold a password.

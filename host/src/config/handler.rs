@@ -19,14 +19,6 @@ const RETRY_ATTEMPTS_DEFAULT: u32 = 10;
 const RETRY_BACKOFF_MIN_DEFAULT: Duration = Duration::from_secs(1);
 /// The longest wait between two runs.
 const RETRY_BACKOFF_MAX_DEFAULT: Duration = Duration::from_secs(300);
-/// Linear memory of one call.
-const LIMIT_MEMORY_DEFAULT: u64 = 64 << 20;
-/// Time that the handler's own code may run.
-const LIMIT_CPU_DEFAULT: Duration = Duration::from_secs(1);
-/// Time from the start of a call to its end.
-const LIMIT_TIME_DEFAULT: Duration = Duration::from_secs(10);
-/// Rows that one query may return.
-const LIMIT_ROWS_DEFAULT: u64 = 10_000;
 /// Messages in one transaction, at the most.
 const BATCH_MAX_DEFAULT: usize = 50;
 /// How long a batch may hold its locks.
@@ -37,10 +29,31 @@ const LANES_POSTGRES_DEFAULT: usize = 4;
 /// Whether a message's id is claimed before its handler runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dedup {
-    /// It is, and stays claimed.
+    /// It is, and stays claimed for ever.
     Claims,
+    /// It is, and stays claimed for this long at least.
+    Window(Duration),
     /// It is not: the handler runs for each delivery, and must be naturally idempotent.
     Off,
+}
+
+impl Dedup {
+    /// Returns how long ids stay claimed; `None` for ever, or never.
+    pub fn window(self) -> Option<Duration> {
+        match self {
+            Self::Window(window) => Some(window),
+            Self::Claims | Self::Off => None,
+        }
+    }
+}
+
+/// What happens to a message without a claim that its source accepted before the window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Late {
+    /// It becomes a dead letter of class `too-old`: its claim may have been pruned.
+    Park,
+    /// It runs.
+    Run,
 }
 
 /// What happens to a message whose id was claimed with another payload.
@@ -51,6 +64,9 @@ pub enum ConflictPolicy {
     /// It counts as a duplicate.
     Ignore,
 }
+
+/// The shortest window: shorter than what any source may take to deliver again.
+const DEDUP_WINDOW_MIN: Duration = Duration::from_secs(1);
 
 /// How often and when a failed message runs again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,8 +152,10 @@ pub struct HandlerConfig {
     pub message_id: IdPlaces,
     /// In which order messages run; `None` for any.
     pub order: Option<Order>,
-    /// Whether ids are claimed.
+    /// Whether ids are claimed, and for how long.
     pub dedup: Dedup,
+    /// What happens to messages that are older than the window.
+    pub late: Late,
     /// What happens to another payload under a claimed id.
     pub conflict: ConflictPolicy,
     /// How often and when a failed message runs again.
@@ -211,19 +229,8 @@ pub(super) fn check_handler(
             ConflictPolicy::Park
         }
     };
-    let dedup = match section.text("dedup") {
-        None => Dedup::Claims,
-        Some("off") => Dedup::Off,
-        Some(other) => {
-            section.problem(
-                "dedup",
-                format!("`{other}` is not a way to tell duplicates"),
-                "leave `dedup` out (claims are kept for ever so far), or write `\"off\"` for a naturally idempotent handler"
-                    .to_owned(),
-            );
-            Dedup::Claims
-        }
-    };
+    let dedup = check_dedup(&section);
+    let late = check_late(&section, dedup);
     if dedup == Dedup::Off && section.text("conflict").is_some() {
         section.problem(
             "conflict",
@@ -281,6 +288,7 @@ pub(super) fn check_handler(
         message_id: message_id?,
         order,
         dedup,
+        late,
         conflict,
         retry,
         limits,
@@ -291,6 +299,59 @@ pub(super) fn check_handler(
         migrations,
         config,
     })
+}
+
+fn check_dedup(section: &Section<'_>) -> Dedup {
+    const HINT: &str = "leave `dedup` out (claims are kept for ever), write how long they are kept, such as `\"14d\"`, or \
+         `\"off\"` for a naturally idempotent handler";
+    let text = match section.text("dedup") {
+        None => return Dedup::Claims,
+        Some("off") => return Dedup::Off,
+        Some(text) => text,
+    };
+    match super::units::duration(text) {
+        Ok(window) if window >= DEDUP_WINDOW_MIN => Dedup::Window(window),
+        Ok(_) => {
+            section.problem(
+                "dedup",
+                format!("`{text}` is shorter than any source takes to deliver again"),
+                format!("write at least `\"{}s\"`", DEDUP_WINDOW_MIN.as_secs()),
+            );
+            Dedup::Claims
+        }
+        Err(_) => {
+            section.problem(
+                "dedup",
+                format!("`{text}` is not a way to tell duplicates"),
+                HINT.to_owned(),
+            );
+            Dedup::Claims
+        }
+    }
+}
+
+fn check_late(section: &Section<'_>, dedup: Dedup) -> Late {
+    let late = match section.text("late") {
+        None => return Late::Park,
+        Some("park") => Late::Park,
+        Some("run") => Late::Run,
+        Some(other) => {
+            section.problem(
+                "late",
+                format!("`{other}` is not a way to treat messages older than the window"),
+                "write `\"park\"` or `\"run\"`".to_owned(),
+            );
+            return Late::Park;
+        }
+    };
+    if dedup.window().is_none() {
+        section.problem(
+            "late",
+            "means nothing without a window: no claim is ever pruned",
+            "leave `late` out, or write how long claims are kept: `dedup = \"14d\"`".to_owned(),
+        );
+    }
+    late
 }
 
 fn check_start(section: &Section<'_>, source: Option<&SourceConfig>) -> Option<Start> {
@@ -468,24 +529,33 @@ pub(super) fn check_retry(section: &Section<'_>) -> Retry {
 }
 
 fn check_limits(section: &Section<'_>) -> Limits {
-    let defaults = Limits {
-        memory_bytes: usize::try_from(LIMIT_MEMORY_DEFAULT).unwrap_or(usize::MAX),
-        cpu: LIMIT_CPU_DEFAULT,
-        time: LIMIT_TIME_DEFAULT,
-        rows: LIMIT_ROWS_DEFAULT,
-    };
+    let defaults = Limits::DEFAULT;
     let Some(section) = section.section("limits") else {
         return defaults;
     };
-    let memory = section.size("memory", LIMIT_MEMORY_DEFAULT, (1 << 20)..=(4 << 30));
+    let size = |key: &'static str, default: usize, range: std::ops::RangeInclusive<u64>| {
+        usize::try_from(section.size(key, default as u64, range)).unwrap_or(usize::MAX)
+    };
+    let count = |key: &'static str, default: u64, range: std::ops::RangeInclusive<i64>| {
+        section
+            .integer(key, range)
+            .and_then(|count| u64::try_from(count).ok())
+            .unwrap_or(default)
+    };
+    let shortest = Duration::from_millis(20);
     let limits = Limits {
-        memory_bytes: usize::try_from(memory).unwrap_or(usize::MAX),
-        cpu: section.duration("cpu", LIMIT_CPU_DEFAULT, Duration::from_millis(20)),
-        time: section.duration("time", LIMIT_TIME_DEFAULT, Duration::from_millis(20)),
-        rows: section
-            .integer("rows", 1..=10_000_000)
-            .and_then(|rows| u64::try_from(rows).ok())
-            .unwrap_or(LIMIT_ROWS_DEFAULT),
+        memory_bytes: size("memory", defaults.memory_bytes, (1 << 20)..=(4 << 30)),
+        table_elements: count("table", defaults.table_elements as u64, 1..=1_000_000) as usize,
+        cpu: section.duration("cpu", defaults.cpu, shortest),
+        time: section.duration("time", defaults.time, shortest),
+        call_bytes: size("call", defaults.call_bytes, (64 << 10)..=(64 << 20)),
+        statements: count("statements", defaults.statements, 0..=1_000_000_000),
+        rows: count("rows", defaults.rows, 1..=10_000_000),
+        result_bytes: size("result", defaults.result_bytes, (1 << 10)..=(64 << 20)),
+        savepoints: count("savepoints", defaults.savepoints as u64, 0..=64) as usize,
+        outbox: u32::try_from(count("outbox", defaults.outbox.into(), 0..=100_000))
+            .unwrap_or(defaults.outbox),
+        log_bytes: size("log", defaults.log_bytes, 0..=(16 << 20)),
     };
     section.finish();
     limits

@@ -15,22 +15,23 @@ use wasmtime::{PoolConcurrencyLimitError, Trap, UpdateDeadline, WasmBacktrace};
 
 use super::bindings::hapax::handler::types;
 use super::bindings::{Failure, HandlerPre};
-use super::engine::causes;
+use super::engine::{HOST_CALL_BYTES_EXHAUSTED, causes};
 use super::load::{Component, ComponentInfo};
 use super::log::LogLines;
 use super::outbox::Outbox;
-use super::state::{Limiter, Meter, Refused, State, TABLE_ELEMENTS_MAX};
+use super::state::{Limiter, Meter, Refused, State};
 use super::{Called, HandlerOptions, LoadError, Verdict, text};
 use crate::fault;
 use crate::message::{ComponentDigest, Message};
 use crate::store::Tx;
 
-/// The most bytes that a guest can hand to the host in one call of a host function.
-pub const HOST_CALL_BYTES_MAX: usize = 16 << 20;
 /// The most resource handles that a guest can hold.
 pub const HANDLES_MAX: usize = 1_000;
 /// The longest wait that a handler can ask for.
 pub const RETRY_DELAY_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+
+/// What it says at `set_max_component_handles`.
+const HANDLES_EXHAUSTED: &str = "store handle limit exceeded";
 
 const REASON_BYTES_MAX: usize = 16 << 10;
 const FRAMES_MAX: usize = 20;
@@ -134,16 +135,18 @@ impl Handler {
             tx,
             options: Arc::clone(&self.options),
             message_id: message.id.clone(),
-            limiter: Limiter::new(limits.memory_bytes),
-            outbox: Outbox::in_generation(generation),
-            log: LogLines::new(&self.options.name, message.id.as_str(), attempt),
+            limiter: Limiter::new(limits.memory_bytes, limits.table_elements),
+            outbox: Outbox::in_generation(generation, limits.outbox),
+            log: LogLines::new(&self.options.name, message.id.as_str(), attempt)
+                .bounded_to(limits.log_bytes),
             cursor_columns: HashMap::new(),
             sql_called: false,
             executed: 0,
+            statements: 0,
         };
         let mut wasm_store = wasmtime::Store::new(&self.component.runtime().engine, state);
         wasm_store.limiter(|state| &mut state.limiter);
-        wasm_store.set_hostcall_fuel(HOST_CALL_BYTES_MAX);
+        wasm_store.set_hostcall_fuel(limits.call_bytes);
         wasm_store.set_max_component_handles(HANDLES_MAX);
 
         // Armed before the instance is made: a component's start functions are the guest's code too.
@@ -229,18 +232,25 @@ impl Handler {
             };
         }
         if let Some(refused) = limiter.refused() {
-            let refused = match refused {
-                Refused::Memory(bytes) => format!(
-                    "the memory would have grown to {}, beyond {} (`limits.memory`)",
-                    text::bytes(bytes),
-                    text::bytes(limits.memory_bytes)
+            let (limit, refused) = match refused {
+                Refused::Memory(bytes) => (
+                    "memory",
+                    format!(
+                        "the memory would have grown to {}, beyond {} (`limits.memory`)",
+                        text::bytes(bytes),
+                        text::bytes(limits.memory_bytes)
+                    ),
                 ),
-                Refused::Table(elements) => format!(
-                    "a table would have grown to {elements} elements, beyond {TABLE_ELEMENTS_MAX}"
+                Refused::Table(elements) => (
+                    "table",
+                    format!(
+                        "a table would have grown to {elements} elements, beyond {} (`limits.table`)",
+                        limits.table_elements
+                    ),
                 ),
             };
             return Verdict::Limit {
-                limit: "memory",
+                limit,
                 text: trap_text(
                     format!("{refused}; then: {}", causes(error)),
                     error,
@@ -250,6 +260,29 @@ impl Handler {
         }
         // An instance that could not be made, for another reason than what it is, is the host's failure: no memory, say.
         let causes = causes(error);
+        // wasmtime has no types for these two.
+        let met = if causes.contains(HOST_CALL_BYTES_EXHAUSTED) {
+            Some((
+                "call",
+                format!(
+                    "it handed more than {} to the host in one call (`limits.call`)",
+                    text::bytes(limits.call_bytes)
+                ),
+            ))
+        } else if causes.contains(HANDLES_EXHAUSTED) {
+            Some((
+                "handles",
+                format!("it held more than {HANDLES_MAX} resource handles"),
+            ))
+        } else {
+            None
+        };
+        if let Some((limit, text)) = met {
+            return Verdict::Limit {
+                limit,
+                text: trap_text(text, error, last_words),
+            };
+        }
         if stopped.instantiating && trap.is_none() && !causes.contains("resource limit exceeded") {
             return Verdict::Host { text: causes };
         }

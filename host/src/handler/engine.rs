@@ -12,15 +12,22 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use wasmtime::component::{HasSelf, Linker};
 use wasmtime::{Config, Enabled, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
 
-use super::bindings;
 use super::state::{CORE_INSTANCES_MAX, MEMORIES_MAX, State, TABLE_ELEMENTS_MAX, TABLES_MAX};
 use super::text;
+use super::{bindings, self_check};
 
 /// How often running handlers are looked at: the grain of CPU limits, and how long one can keep a thread from others.
 pub const TICK: Duration = Duration::from_millis(5);
 
 /// The most memory that a handler can be given: what 32-bit Wasm can address.
 pub const MEMORY_MAX_BYTES: usize = 4 << 30;
+
+/// What wasmtime says when a guest hands over more than `set_hostcall_fuel` allows: it has no type for that.
+pub(super) const HOST_CALL_BYTES_EXHAUSTED: &str =
+    "fuel allocated for hostcalls has been exhausted";
+
+/// How long the self-check may take, before a guest that can't be stopped is what keeps it.
+const SELF_CHECK_WITHIN: Duration = Duration::from_secs(30);
 
 /// How long the epoch may stand still at the start before that counts as broken.
 const FIRST_TICKS_WITHIN: Duration = Duration::from_secs(5);
@@ -100,6 +107,24 @@ impl Runtime {
     /// True if the address space for all instances is reserved; false if each is made on demand.
     pub fn is_pooled(&self) -> bool {
         self.shared.pooled
+    }
+
+    /// Has a small guest go over each limit that the engine keeps, and sees that it is stopped. Takes some milliseconds.
+    ///
+    /// # Errors
+    /// The limit that does not hold: no handler may be run then.
+    pub async fn self_check(&self) -> Result<(), RuntimeError> {
+        let engine = self.shared.engine.clone();
+        let handle = tokio::runtime::Handle::current();
+        // On a thread of its own: a guest that can't be stopped would keep this one.
+        let check = tokio::task::spawn_blocking(move || handle.block_on(self_check::run(&engine)));
+        match tokio::time::timeout(SELF_CHECK_WITHIN, check).await {
+            Ok(Ok(checked)) => checked.map_err(RuntimeError),
+            Ok(Err(panic)) => Err(RuntimeError(format!("the self-check died: {panic}"))),
+            Err(_) => Err(RuntimeError(
+                "`limits.cpu` does not hold: a guest's loop could not be stopped".into(),
+            )),
+        }
     }
 
     pub(super) fn shared(&self) -> &Arc<Shared> {

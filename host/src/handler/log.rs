@@ -7,13 +7,12 @@ use std::fmt::Write as _;
 use tracing::Level;
 
 use super::bindings::hapax::handler::{log, types};
+use super::limits::Limits;
 use super::state::State;
 use super::text;
 
 /// The most lines that are kept of one call.
 pub const LOG_LINES_MAX: usize = 1_000;
-/// The most bytes that are kept of the lines of one call.
-pub const LOG_BYTES_MAX: usize = 256 << 10;
 
 const MESSAGE_BYTES_MAX: usize = 8 << 10;
 const FIELDS_MAX: usize = 32;
@@ -41,6 +40,7 @@ pub struct LogLines {
     attempt: u32,
     lines: Vec<LogLine>,
     bytes: usize,
+    bytes_max: usize,
     dropped: u64,
     last_words: Option<String>,
 }
@@ -51,8 +51,15 @@ impl LogLines {
             handler: handler.to_owned(),
             message_id: text::one_line(message_id, MESSAGE_BYTES_MAX),
             attempt,
+            bytes_max: Limits::DEFAULT.log_bytes,
             ..Self::default()
         }
+    }
+
+    /// Keeps no more than `bytes_max` bytes of the lines.
+    pub(super) fn bounded_to(mut self, bytes_max: usize) -> Self {
+        self.bytes_max = bytes_max;
+        self
     }
 
     /// Returns the lines, in order.
@@ -98,7 +105,7 @@ impl LogLines {
             let _ = write!(line.fields, " [{} fields cut]", fields.len() - FIELDS_MAX);
         }
         let bytes = line.message.len() + line.fields.len();
-        if self.lines.len() >= LOG_LINES_MAX || self.bytes + bytes > LOG_BYTES_MAX {
+        if self.lines.len() >= LOG_LINES_MAX || self.bytes + bytes > self.bytes_max {
             self.dropped += 1;
             return;
         }
@@ -143,11 +150,12 @@ impl LogLines {
             }
         }
         if self.dropped > 0 {
-            tracing::debug!(
+            tracing::warn!(
                 handler,
                 message_id,
                 attempt,
                 dropped = self.dropped,
+                hint = "log less, or raise `limits.log`",
                 "the handler logged more than is kept of one call"
             );
         }
@@ -205,7 +213,7 @@ mod tests {
         for _ in 0..100 {
             log.push(Level::INFO, &long, &fields);
         }
-        assert!(log.bytes <= LOG_BYTES_MAX);
+        assert!(log.bytes <= Limits::DEFAULT.log_bytes);
         assert!(log.dropped() > 0);
     }
 

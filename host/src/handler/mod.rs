@@ -7,9 +7,11 @@ mod bindings;
 mod call;
 mod config;
 mod engine;
+mod limits;
 mod load;
 mod log;
 mod outbox;
+mod self_check;
 mod sql;
 mod state;
 mod text;
@@ -21,27 +23,13 @@ use std::time::Duration;
 use crate::message::{ComponentDigest, Header, Instant};
 use crate::store::{SqlError, Tx};
 
-pub use call::{HANDLES_MAX, HOST_CALL_BYTES_MAX, Handler, RETRY_DELAY_MAX};
+pub use call::{HANDLES_MAX, Handler, RETRY_DELAY_MAX};
 pub use engine::{MEMORY_MAX_BYTES, Runtime, RuntimeError, RuntimeOptions, TICK};
+pub use limits::Limits;
 pub use load::{COMPONENT_BYTES_MAX, Component, ComponentInfo};
-pub use log::{LOG_BYTES_MAX, LOG_LINES_MAX, LogLine, LogLines};
-pub use outbox::{
-    OUTBOX_BYTES_MAX, OUTBOX_HEADERS_MAX, OUTBOX_MESSAGES_MAX, OUTBOX_TEXT_BYTES_MAX,
-};
+pub use log::{LOG_LINES_MAX, LogLine, LogLines};
+pub use outbox::{OUTBOX_BYTES_MAX, OUTBOX_HEADERS_MAX, OUTBOX_TEXT_BYTES_MAX};
 pub use sql::{PARAMS_MAX, STATEMENT_BYTES_MAX};
-
-/// What a handler may use, for each message.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Linear memory of all its modules together, in bytes.
-    pub memory_bytes: usize,
-    /// Time that its own code runs.
-    pub cpu: Duration,
-    /// Time from the start of the call to its end, the database's included.
-    pub time: Duration,
-    /// Rows that one query may return.
-    pub rows: u64,
-}
 
 /// The handler's `config` table: a string as written, any other value as JSON text.
 pub type ConfigTable = BTreeMap<String, String>;
@@ -117,7 +105,7 @@ pub enum Verdict {
     },
     /// The handler went over a limit.
     Limit {
-        /// `memory`, `cpu`, `time`, ...: as in the configuration.
+        /// `memory`, `table`, `cpu`, `time`, `call`: as in the configuration; or `handles`.
         limit: &'static str,
         /// What was allowed, in words.
         text: String,

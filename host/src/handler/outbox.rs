@@ -12,8 +12,6 @@ use super::{Outgoing, Targets, text};
 use crate::message::{Header, Instant, MessageId, ShortHash};
 use crate::store::{Savepoint, SqlError};
 
-/// The most messages that one call may publish, those that are dropped with a savepoint among them.
-pub const OUTBOX_MESSAGES_MAX: usize = 1_000;
 /// The most bytes that one call may publish, in all of its messages together.
 pub const OUTBOX_BYTES_MAX: usize = 16 << 20;
 /// The longest subject, key, target, header name or content type, in bytes.
@@ -26,8 +24,9 @@ const SECONDS_MIN: i64 = -62_135_596_800;
 const SECONDS_MAX: i64 = 253_402_300_799;
 
 /// What one call has published so far.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Outbox {
+    messages_max: u32,
     published: Vec<Outgoing>,
     bytes: usize,
     /// Counts also what was dropped with a savepoint: an id never stands for two messages of a run.
@@ -45,11 +44,15 @@ struct Mark {
 }
 
 impl Outbox {
-    /// For a run of which the ids are its own: a forced replay.
-    pub(super) fn in_generation(generation: Option<i64>) -> Self {
+    /// For up to `messages_max` messages. With a generation, the ids are the run's own: a forced replay.
+    pub(super) fn in_generation(generation: Option<i64>, messages_max: u32) -> Self {
         Self {
+            messages_max,
+            published: Vec::new(),
+            bytes: 0,
+            next_ordinal: 0,
+            marks: Vec::new(),
             generation,
-            ..Self::default()
         }
     }
 
@@ -86,11 +89,14 @@ impl Outbox {
         targets: &Targets,
         mut message: types::Outgoing,
     ) -> Result<String, SqlError> {
-        if self.next_ordinal as usize >= OUTBOX_MESSAGES_MAX {
-            return Err(SqlError::new(
-                "limit.outbox",
-                format!("a call may publish at most {OUTBOX_MESSAGES_MAX} messages"),
-            ));
+        if self.next_ordinal >= self.messages_max {
+            return Err(SqlError {
+                hint: Some("publish fewer, or raise `limits.outbox`".into()),
+                ..SqlError::new(
+                    "limit.outbox",
+                    format!("a call may publish at most {} messages", self.messages_max),
+                )
+            });
         }
         if message.subject.is_empty() {
             return Err(SqlError::new("invalid.subject", "the subject is empty"));
@@ -257,6 +263,12 @@ impl outbox::Host for State {
 mod tests {
     use super::*;
 
+    const MESSAGES_MAX: u32 = 10;
+
+    fn outbox() -> Outbox {
+        Outbox::in_generation(None, MESSAGES_MAX)
+    }
+
     fn outgoing(subject: &str, payload: usize) -> types::Outgoing {
         types::Outgoing {
             target: None,
@@ -290,7 +302,7 @@ mod tests {
             ])
             .to_hex()
         );
-        let mut outbox = Outbox::default();
+        let mut outbox = outbox();
         let first = outbox
             .publish("c", &id("m"), &Targets::default(), outgoing("a", 0))
             .unwrap();
@@ -303,7 +315,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_published_is_refused_by_name() {
-        let mut outbox = Outbox::default();
+        let mut outbox = outbox();
         let mut refused = |message| {
             outbox
                 .publish("c", &id("m"), &Targets::default(), message)
@@ -338,7 +350,7 @@ mod tests {
             names: ["here".to_owned()].into(),
             default: None,
         };
-        let mut outbox = Outbox::default();
+        let mut outbox = outbox();
         let mut publish = |targets: &Targets, target: Option<&str>| {
             let mut message = outgoing("a", 0);
             message.target = target.map(str::to_owned);
@@ -357,8 +369,8 @@ mod tests {
 
     #[test]
     fn count_and_bytes_are_bounded() {
-        let mut outbox = Outbox::default();
-        for _ in 0..OUTBOX_MESSAGES_MAX {
+        let mut outbox = outbox();
+        for _ in 0..MESSAGES_MAX {
             outbox
                 .publish("c", &id("m"), &Targets::default(), outgoing("a", 1))
                 .unwrap();
@@ -371,7 +383,7 @@ mod tests {
 
     #[test]
     fn what_was_published_since_a_savepoint_goes_with_it() {
-        let mut outbox = Outbox::default();
+        let mut outbox = outbox();
         let publish = |outbox: &mut Outbox| {
             outbox
                 .publish("c", &id("m"), &Targets::default(), outgoing("a", 1 << 20))

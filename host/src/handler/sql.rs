@@ -32,6 +32,9 @@ impl sql::Host for State {
             Ok(params) => params,
             Err(error) => return Ok(Err(lower_error(error))),
         };
+        if let Err(error) = self.count_statements(1) {
+            return Ok(Err(lower_error(error)));
+        }
         self.executed += 1;
         let result = self.tx.execute(&statement, &params).await;
         self.after_sql();
@@ -47,6 +50,9 @@ impl sql::Host for State {
             Ok(rows) => rows,
             Err(error) => return Ok(Err(lower_error(error))),
         };
+        if let Err(error) = self.count_statements(rows.len() as u64) {
+            return Ok(Err(lower_error(error)));
+        }
         self.executed += rows.len();
         let result = self.tx.execute_many(&statement, &rows).await;
         self.after_sql();
@@ -62,10 +68,13 @@ impl sql::Host for State {
             Ok(params) => params,
             Err(error) => return Ok(Err(lower_error(error))),
         };
+        if let Err(error) = self.count_statements(1) {
+            return Ok(Err(lower_error(error)));
+        }
         let rows_max = self.options.limits.rows;
         let result = self.tx.query(&statement, &params, rows_max).await;
         self.after_sql();
-        let bytes_max = self.options.limits.memory_bytes;
+        let bytes_max = self.options.limits.result_bytes;
         Ok(result
             .and_then(|result| lower_result(result, bytes_max))
             .map_err(lower_error))
@@ -74,6 +83,18 @@ impl sql::Host for State {
     async fn begin_savepoint(
         &mut self,
     ) -> wasmtime::Result<Result<Resource<sql::Savepoint>, types::Error>> {
+        let savepoints_max = self.options.limits.savepoints;
+        if self.tx.open_savepoints() >= savepoints_max {
+            return Ok(Err(lower_error(SqlError {
+                hint: Some(
+                    "release or roll back some, or raise `limits.savepoints` (at most 64)".into(),
+                ),
+                ..SqlError::new(
+                    "limit.savepoints",
+                    format!("at most {savepoints_max} savepoints may be open at once"),
+                )
+            })));
+        }
         Ok(match self.tx.begin_savepoint().await {
             Ok(savepoint) => {
                 self.outbox.savepoint_begun(savepoint);
@@ -92,6 +113,9 @@ impl sql::Host for State {
             Ok(params) => params,
             Err(error) => return Ok(Err(lower_error(error))),
         };
+        if let Err(error) = self.count_statements(1) {
+            return Ok(Err(lower_error(error)));
+        }
         let opened = self.tx.open_cursor(&statement, &params).await;
         self.after_sql();
         Ok(match opened {
@@ -188,6 +212,22 @@ impl State {
         Ok(())
     }
 
+    /// Counts statements towards the call's limit, before they are run.
+    fn count_statements(&mut self, statements: u64) -> Result<(), SqlError> {
+        let statements_max = self.options.limits.statements;
+        if self.statements.saturating_add(statements) > statements_max {
+            return Err(SqlError {
+                hint: Some("use fewer statements, or raise `limits.statements`".into()),
+                ..SqlError::new(
+                    "limit.statements",
+                    format!("a call may run at most {statements_max} statements"),
+                )
+            });
+        }
+        self.statements += statements;
+        Ok(())
+    }
+
     fn after_sql(&mut self) {
         if !std::mem::replace(&mut self.sql_called, true) {
             fault::point_of("after-first-sql", &self.message_id);
@@ -264,19 +304,19 @@ fn lower_columns(columns: &[Column]) -> Vec<sql::Column> {
         .collect()
 }
 
-/// Hands rows over, unless they are larger than the guest's whole memory: wasmtime bounds only what a guest gives the host.
+/// Hands rows over, unless they are too large: wasmtime bounds only what a guest gives the host.
 fn lower_rows(rows: Vec<Vec<Value>>, bytes_max: usize) -> Result<Vec<Vec<sql::Value>>, SqlError> {
     let mut bytes = 0;
     for value in rows.iter().flatten() {
         bytes += value.bytes();
         if bytes > bytes_max {
-            return Err(SqlError::new(
-                "limit.bytes",
-                format!(
-                    "the result is larger than the handler's memory of {}",
-                    text::bytes(bytes_max)
-                ),
-            ));
+            return Err(SqlError {
+                hint: Some("ask for fewer or smaller rows, or raise `limits.result`".into()),
+                ..SqlError::new(
+                    "limit.bytes",
+                    format!("the result has more than {}", text::bytes(bytes_max)),
+                )
+            });
         }
     }
     Ok(rows

@@ -21,8 +21,8 @@ pub(super) const CORE_INSTANCES_MAX: u32 = 50;
 pub(super) const MEMORIES_MAX: u32 = 2;
 /// The most tables of one component.
 pub(super) const TABLES_MAX: u32 = 10;
-/// The most elements of one table.
-pub(super) const TABLE_ELEMENTS_MAX: usize = 100_000;
+/// The most elements of one table that a handler can be given: the pool reserves room for as many.
+pub(super) const TABLE_ELEMENTS_MAX: usize = 1_000_000;
 
 /// The data of a call's wasm store.
 pub(super) struct State {
@@ -38,12 +38,15 @@ pub(super) struct State {
     pub(super) sql_called: bool,
     /// Rows of parameters that statements were executed with.
     pub(super) executed: usize,
+    /// Statements of all kinds so far, those of `execute-many` counted once for each row.
+    pub(super) statements: u64,
 }
 
 /// Counts the linear memory of all modules of a call together.
 #[derive(Debug)]
 pub(super) struct Limiter {
     memory_bytes_max: usize,
+    table_elements_max: usize,
     memory_bytes: usize,
     last_growth_bytes: usize,
     refused: Option<Refused>,
@@ -59,9 +62,10 @@ pub(super) enum Refused {
 }
 
 impl Limiter {
-    pub(super) fn new(memory_bytes_max: usize) -> Self {
+    pub(super) fn new(memory_bytes_max: usize, table_elements_max: usize) -> Self {
         Self {
             memory_bytes_max,
+            table_elements_max,
             memory_bytes: 0,
             last_growth_bytes: 0,
             refused: None,
@@ -104,7 +108,7 @@ impl ResourceLimiter for Limiter {
         desired: usize,
         _maximum: Option<usize>,
     ) -> wasmtime::Result<bool> {
-        if desired > TABLE_ELEMENTS_MAX {
+        if desired > self.table_elements_max {
             self.refused = Some(Refused::Table(desired));
             return Ok(false);
         }
@@ -173,17 +177,20 @@ mod tests {
 
     #[test]
     fn memory_is_counted_over_all_modules() {
-        let mut limiter = Limiter::new(100);
+        let mut limiter = Limiter::new(100, 10);
         assert!(limiter.memory_growing(0, 60, None).unwrap());
         assert!(!limiter.memory_growing(0, 50, None).unwrap());
         assert_eq!(limiter.refused(), Some(Refused::Memory(110)));
         assert!(limiter.memory_growing(60, 100, None).unwrap());
         assert!(!limiter.memory_growing(100, usize::MAX, None).unwrap());
+        assert!(limiter.table_growing(0, 10, None).unwrap());
+        assert!(!limiter.table_growing(10, 11, None).unwrap());
+        assert_eq!(limiter.refused(), Some(Refused::Table(11)));
     }
 
     #[test]
     fn growth_that_failed_is_not_counted() {
-        let mut limiter = Limiter::new(100);
+        let mut limiter = Limiter::new(100, 10);
         assert!(limiter.memory_growing(0, 100, None).unwrap());
         limiter
             .memory_grow_failed(wasmtime::Error::msg("no memory"))

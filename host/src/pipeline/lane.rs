@@ -13,11 +13,11 @@ use super::HandlerContext;
 use super::batch::{around, halves, without_twins};
 use super::dispatch::Drain;
 use super::order;
+use super::outage::Outage;
 use super::park::{Doomed, Parking, park};
 use super::policy::Failure;
 use super::process::{Member, Processed, process};
 use super::suspect::apart;
-use crate::health::Part;
 use crate::message::{Message, ShortHash};
 use crate::source::Delivery;
 use crate::store::{Connection, MarkedFailure, PutOff, SessionOptions, StoreError};
@@ -83,7 +83,7 @@ pub(super) struct Lane {
     pub(super) handler: Arc<HandlerContext>,
     pub(super) drain: Drain,
     pub(super) connection: Option<Connection>,
-    pub(super) outage: OutageLog,
+    pub(super) outage: Outage,
 }
 
 impl Lane {
@@ -93,7 +93,7 @@ impl Lane {
             handler,
             drain,
             connection: None,
-            outage: OutageLog::new(store),
+            outage: Outage::new(store),
         }
     }
 
@@ -460,47 +460,5 @@ impl Pause {
         let longest = PAUSE_MIN.saturating_mul(factor).min(PAUSE_MAX);
         self.waited += 1;
         tokio::time::sleep(longest.mul_f64(rand::random_range(0.5..=1.0))).await;
-    }
-}
-
-/// Says once a second at most that the database is in the way, and once that it is back.
-pub(super) struct OutageLog {
-    last_line: Option<tokio::time::Instant>,
-    store: Part,
-}
-
-impl OutageLog {
-    fn new(store: Part) -> Self {
-        Self {
-            last_line: None,
-            store,
-        }
-    }
-
-    pub(super) fn note(&mut self, handler: &HandlerContext, why: &StoreError) {
-        match why {
-            // Ordinary on a busy database.
-            StoreError::Busy(text) => {
-                tracing::debug!(handler = %handler.name, why = %one_line(text), "running again");
-            }
-            _ => {
-                self.store.down(&why.to_string());
-                let now = tokio::time::Instant::now();
-                if self
-                    .last_line
-                    .is_none_or(|last| now - last >= Duration::from_secs(1))
-                {
-                    self.last_line = Some(now);
-                    tracing::warn!(handler = %handler.name, why = %one_line(&why.to_string()), "paused");
-                }
-            }
-        }
-    }
-
-    fn over(&mut self, handler: &HandlerContext) {
-        if self.last_line.take().is_some() {
-            self.store.up();
-            tracing::info!(handler = %handler.name, "resumed");
-        }
     }
 }

@@ -10,11 +10,13 @@ mod dispatch;
 mod lane;
 mod observer;
 mod order;
+mod outage;
 mod park;
 mod policy;
 mod process;
 mod replay;
 mod suspect;
+mod too_old;
 mod waiting;
 
 use std::collections::HashSet;
@@ -30,6 +32,7 @@ use crate::message::{Header, Message};
 use crate::relay::RelayWaker;
 use crate::store::{Baton, OutboxRow, Store, StoreError, Tx};
 use batch::{BatchSizes, Took};
+use outage::OutageLog;
 use process::Member;
 
 pub use counters::LiveCounters;
@@ -64,6 +67,7 @@ pub struct HandlerContext {
     turns: RwLock<()>,
     sizes: BatchSizes,
     suspects: Arc<Suspects>,
+    outage: OutageLog,
     observer: Option<BatchObserver>,
     relay: Option<RelayWaker>,
     /// Is told of what is in the way.
@@ -98,6 +102,7 @@ impl HandlerContext {
             counters: LiveCounters::default(),
             turns: RwLock::new(()),
             suspects,
+            outage: OutageLog::default(),
             observer: None,
             relay: None,
             health: Arc::default(),
@@ -206,10 +211,10 @@ impl HandlerContext {
     }
 
     /// Counts what a commit settled, and learns how many messages fit into the time that locks may be held.
-    fn batch_committed(&self, took: &Took, conflicts: usize) {
+    fn batch_committed(&self, took: &Took, buried: usize) {
         let (size, handled) = took.counts();
-        self.settled(handled as u64, (size - handled - conflicts) as u64);
-        for _ in 0..conflicts {
+        self.settled(handled as u64, (size - handled - buried) as u64);
+        for _ in 0..buried {
             self.counters.dead();
         }
         self.sizes.committed(took, self.config.batch.max_hold);

@@ -47,6 +47,18 @@ impl Failure {
         }
     }
 
+    /// The message is older than the window, and its id is free.
+    pub(crate) fn too_old(published_at: &str, window: Duration) -> Self {
+        Self {
+            class: FailureClass::TooOld,
+            reason: format!(
+                "published at {published_at}, before the window (`dedup`, {}) began: if it was processed, its claim is pruned",
+                crate::text::span(window)
+            ),
+            delay: None,
+        }
+    }
+
     /// A host ended while this message ran alone.
     pub(crate) fn crashed(host: &str, started_at: &str) -> Self {
         Self {
@@ -70,7 +82,10 @@ impl Failure {
     /// True if running the message again can't help.
     pub(crate) fn is_final(&self) -> bool {
         match self.class {
-            FailureClass::MissingId | FailureClass::Conflict | FailureClass::Rejected => true,
+            FailureClass::MissingId
+            | FailureClass::Conflict
+            | FailureClass::TooOld
+            | FailureClass::Rejected => true,
             FailureClass::Retried
             | FailureClass::Trapped
             | FailureClass::Limit

@@ -95,8 +95,8 @@ pub(crate) async fn process(
         Err(why) => return (tx.rollback().await, Processed::Again { batch, why }),
     }
 
-    // Claim.
-    let claims = match handler.claim(&mut tx, &batch).await {
+    // Claim. What is too old to tell whether it was processed is buried here, and counts as claimed elsewhere.
+    let (claims, mut buried) = match handler.claim(&mut tx, &batch).await {
         Ok(claims) => claims,
         Err(why) => return (tx.rollback().await, Processed::Again { batch, why }),
     };
@@ -105,7 +105,6 @@ pub(crate) async fn process(
     // Handle what is neither a duplicate nor in conflict.
     let mut outbox: Vec<OutboxRow> = Vec::new();
     let mut logs = Vec::new();
-    let mut conflicts = 0;
     let calls = fault::Calls::begin();
     for (index, claim) in claims.into_iter().enumerate() {
         let member = &batch[index];
@@ -120,7 +119,7 @@ pub(crate) async fn process(
                 if let Err(why) = handler.bury_conflict(&mut tx, member, stored).await {
                     return (tx.rollback().await, Processed::Again { batch, why });
                 }
-                conflicts += 1;
+                buried += 1;
                 continue;
             }
         };
@@ -200,7 +199,7 @@ pub(crate) async fn process(
     took.committed();
     // The locks are gone: the next batch may begin while this one is acknowledged.
     drop(turn);
-    handler.batch_committed(&took, conflicts);
+    handler.batch_committed(&took, buried);
     handler.wake_relay(&outbox);
     for log in logs {
         log.emit_committed();

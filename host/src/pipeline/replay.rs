@@ -45,7 +45,7 @@ impl HandlerContext {
 
     /// Claims the ids of a batch, as far as its messages want that, and ends the letters of those that are replayed. A replay
     /// whose letter was dropped counts as a duplicate.
-    pub(super) async fn claim(
+    pub(super) async fn claim_with_replays(
         &self,
         tx: &mut Tx,
         batch: &[Member],

@@ -5,49 +5,28 @@
 //!
 //! **Invariant**: a row is marked as published only after its target has confirmed it.
 //! **Invariant**: rows of one consumer and key are published one after the other; one that fails holds only its key.
+//! **Invariant**: a target that is away or slow delays no other: each has a lane of its own.
 
+mod lane;
 mod target;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use futures_util::StreamExt as _;
 use tokio::sync::{Notify, watch};
-use tokio::time::Instant;
 
-use crate::config::{OutboxConfig, TargetConfig};
-use crate::fault;
-use crate::idle::{IdleBoard, Seat};
+use crate::config::{OutboxConfig, TargetConfig, TargetKind};
+use crate::idle::IdleBoard;
 use crate::news::News;
-use crate::store::{
-    Connection, OutboxMarks, OutboxMessage, OutboxQuery, SessionOptions, Store, StoreError,
-};
+use crate::store::{Store, StoreError};
 use crate::text::one_line;
-use target::{Sent, Target};
-
-/// How often the table is looked at when nobody says that there is something: what other programs and hosts wrote, and what is due
-/// by now.
-const POLL: Duration = Duration::from_secs(1);
-/// How many chains of rows are published at the same time.
-const AT_ONCE: usize = 64;
-/// After this long no more publishing is begun before the marks are written.
-const TURN_MAX: Duration = Duration::from_secs(5);
-/// How long a transaction with rows in hand may wait for their target.
-const IDLE_IN_TRANSACTION: Duration = Duration::from_secs(60);
-/// How long the relay's statements may run, and wait for a lock.
-const STATEMENT_TIMEOUT: Duration = Duration::from_secs(30);
-/// The pause after the database could not be reached.
-const STORE_PAUSE: Duration = Duration::from_millis(500);
-/// How often published rows are looked at whether they may go.
-const PRUNE_EVERY: Duration = Duration::from_secs(60);
-/// How many published rows are deleted by one statement.
-const PRUNE_ROWS: u32 = 1_000;
+use lane::Lane;
+use target::Target;
 
 /// Tells the relay of this process that a transaction with rows for it has committed.
 #[derive(Clone, Debug)]
 pub struct RelayWaker {
-    wake: Arc<Notify>,
+    lanes: Arc<Wakes>,
     board: Arc<IdleBoard>,
 }
 
@@ -55,7 +34,19 @@ impl RelayWaker {
     /// Wakes it.
     pub fn wake(&self) {
         self.board.busy();
-        self.wake.notify_one();
+        self.lanes.wake_all();
+    }
+}
+
+/// What wakes each lane.
+#[derive(Debug)]
+struct Wakes(Vec<Arc<Notify>>);
+
+impl Wakes {
+    fn wake_all(&self) {
+        for lane in &self.0 {
+            lane.notify_one();
+        }
     }
 }
 
@@ -72,357 +63,111 @@ pub struct RelayedHandler {
 
 /// Publishes the rows of a process's handlers.
 pub struct Relay {
-    store: Arc<Store>,
-    handlers: Vec<Relayed>,
-    targets: BTreeMap<String, Target>,
-    settings: OutboxConfig,
-    wake: Arc<Notify>,
+    lanes: Vec<Lane>,
+    wakes: Arc<Wakes>,
     board: Arc<IdleBoard>,
-    connection: Option<Connection>,
-    news: News,
 }
 
-struct Relayed {
-    handler: RelayedHandler,
-    from_key: String,
+/// What all lanes share.
+struct Shared {
+    store: Arc<Store>,
+    settings: OutboxConfig,
+    wakes: Arc<Wakes>,
+    board: Arc<IdleBoard>,
+    /// Of the database that is in the way.
+    news: Mutex<News>,
 }
 
-/// How a look for a handler's rows ended.
-enum Looked {
-    /// There is nothing that can be done now.
-    Nothing,
-    /// Some rows were dealt with, and there may be more.
-    Again,
+impl Shared {
+    fn tell(&self, error: &StoreError) {
+        let why = one_line(&error.to_string());
+        match error {
+            StoreError::Busy(_) => tracing::debug!(%why, "the relay looks again"),
+            _ if self.news().is_news(&why) => tracing::warn!(%why, "the relay is paused"),
+            _ => {}
+        }
+    }
+
+    fn all_is_well(&self) {
+        if self.news().is_over() {
+            tracing::info!("the relay goes on");
+        }
+    }
+
+    /// Nothing panics with the lock held, and each change is whole.
+    fn news(&self) -> std::sync::MutexGuard<'_, News> {
+        self.news.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Relay {
-    /// Makes a relay for `handlers` that publishes to `targets`. Connects when it runs.
+    /// Makes a relay for `handlers` that publishes to `targets`. Connects when it runs, once for each broker and once for all queues
+    /// of the store.
     pub fn new(
         store: Arc<Store>,
-        handlers: Vec<RelayedHandler>,
+        handlers: &[RelayedHandler],
         targets: &BTreeMap<String, TargetConfig>,
         settings: OutboxConfig,
         board: Arc<IdleBoard>,
     ) -> Self {
-        Self {
+        // A queue is as near as the store itself: one of them can't be away alone.
+        let (queues, brokers): (Vec<_>, Vec<_>) = targets
+            .iter()
+            .partition(|(_, config)| matches!(config.kind, TargetKind::Queue { .. }));
+        let mut of_lanes: Vec<Vec<_>> = brokers.into_iter().map(|broker| vec![broker]).collect();
+        if !queues.is_empty() {
+            of_lanes.push(queues);
+        }
+        let wakes = Arc::new(Wakes(of_lanes.iter().map(|_| Arc::default()).collect()));
+        let shared = Arc::new(Shared {
             store,
-            handlers: handlers
-                .into_iter()
-                .map(|handler| Relayed {
-                    handler,
-                    from_key: String::new(),
-                })
-                .collect(),
-            targets: targets
-                .iter()
-                .map(|(name, config)| (name.clone(), Target::new(name, config)))
-                .collect(),
             settings,
-            wake: Arc::default(),
+            wakes: Arc::clone(&wakes),
+            board: Arc::clone(&board),
+            news: Mutex::default(),
+        });
+        let lanes = of_lanes.into_iter().zip(&wakes.0).enumerate();
+        let lanes = lanes.map(|(number, (targets, wake))| {
+            let targets = targets
+                .into_iter()
+                .map(|(name, config)| (name.clone(), Target::new(name, config)))
+                .collect();
+            Lane::new(
+                Arc::clone(&shared),
+                Arc::clone(wake),
+                number == 0,
+                handlers,
+                targets,
+            )
+        });
+        let lanes = lanes.collect();
+        Self {
+            lanes,
+            wakes,
             board,
-            connection: None,
-            news: News::default(),
         }
     }
 
     /// Returns what wakes it.
     pub fn waker(&self) -> RelayWaker {
         RelayWaker {
-            wake: Arc::clone(&self.wake),
+            lanes: Arc::clone(&self.wakes),
             board: Arc::clone(&self.board),
         }
     }
 
-    /// Runs until the drain, or, with a seat, until nobody in this process has anything to do. What is in hand then is marked or
-    /// given back. Await it to the end.
-    pub async fn run(mut self, seat: Option<Seat>, mut drain: watch::Receiver<bool>) {
-        let mut next_prune = Instant::now();
-        while !*drain.borrow() {
-            let work = seat.as_ref().map_or(0, Seat::work);
-            let mut has_more = false;
-            let looked = self.look(&mut has_more).await;
-            match looked {
-                Ok(()) => {
-                    if self.news.is_over() {
-                        tracing::info!("the relay goes on");
-                    }
-                    if next_prune <= Instant::now() {
-                        next_prune = Instant::now() + PRUNE_EVERY;
-                        self.prune(&drain).await;
-                    }
-                    if has_more {
-                        continue;
-                    }
-                    if let Some(seat) = &seat
-                        && self.has_nothing_to_do().await
-                        && seat.found_nothing(work)
-                    {
-                        return;
-                    }
-                }
-                Err(error) => {
-                    // The rows in hand come back with the connection's end.
-                    self.connection = None;
-                    self.tell(&error);
-                    pause(STORE_PAUSE, &mut drain).await;
-                    continue;
-                }
-            }
-            let poll = if seat.is_some() { POLL / 10 } else { POLL };
-            tokio::select! {
-                // None of them loses anything when dropped: a notification stays until it is taken.
-                () = self.wake.notified() => {}
-                () = tokio::time::sleep(poll) => {}
-                _ = drain.wait_for(|draining| *draining) => {}
-            }
+    /// Has it end when nobody in this process has anything to do: takes its seats at the board.
+    pub fn until_idle(mut self) -> Self {
+        for lane in &mut self.lanes {
+            lane.seat = Some(self.board.seat());
         }
+        self
     }
 
-    fn tell(&mut self, error: &StoreError) {
-        let why = one_line(&error.to_string());
-        match error {
-            StoreError::Busy(_) => tracing::debug!(%why, "the relay looks again"),
-            _ if self.news.is_news(&why) => tracing::warn!(%why, "the relay is paused"),
-            _ => {}
-        }
-    }
-
-    /// Looks once for the rows of each handler.
-    async fn look(&mut self, has_more: &mut bool) -> Result<(), StoreError> {
-        for target in self.targets.values_mut() {
-            target.connect().await;
-        }
-        for index in 0..self.handlers.len() {
-            if let Looked::Again = self.look_for(index).await? {
-                *has_more = true;
-            }
-        }
-        Ok(())
-    }
-
-    fn query(&self, relayed: &Relayed, is_open: impl Fn(&Target) -> bool) -> OutboxQuery {
-        let targets: Vec<String> = self
-            .targets
-            .iter()
-            .filter(|(_, target)| is_open(target))
-            .map(|(name, _)| name.clone())
-            .collect();
-        OutboxQuery {
-            consumer: relayed.handler.consumer.clone(),
-            without_target: relayed
-                .handler
-                .target
-                .as_ref()
-                .is_some_and(|default| targets.contains(default)),
-            targets,
-            from_key: relayed.from_key.clone(),
-            limit: self.settings.batch,
-        }
-    }
-
-    async fn look_for(&mut self, index: usize) -> Result<Looked, StoreError> {
-        let query = self.query(&self.handlers[index], Target::is_open);
-        if query.targets.is_empty() {
-            return Ok(Looked::Nothing);
-        }
-        let connection = self.connection().await?;
-        let Some(taken) = connection.take_outbox(&query).await? else {
-            return Ok(Looked::Nothing);
-        };
-        self.handlers[index].from_key = taken.from_key;
-        if taken.messages.is_empty() {
-            self.connection().await?.give_back_outbox().await?;
-            return Ok(if taken.has_more {
-                Looked::Again
-            } else {
-                Looked::Nothing
-            });
-        }
-        self.board.busy();
-        let count = taken.messages.len();
-        let marks = self.publish(index, taken.messages).await;
-        let is_moved = marks != OutboxMarks::default();
-        fault::point("relay-before-mark");
-        self.connection().await?.settle_outbox(&marks).await?;
-        fault::point("relay-after-mark");
-        // A queue has something to look for.
-        self.board.busy();
-        tracing::debug!(
-            handler = %self.handlers[index].handler.name,
-            taken = count,
-            published = marks.published.len() + marks.enqueued.len(),
-            failed = marks.failed.len(),
-            parked = marks.parked.len(),
-            "relayed"
-        );
-        Ok(if is_moved && taken.has_more {
-            Looked::Again
-        } else {
-            Looked::Nothing
-        })
-    }
-
-    /// Publishes rows: those of one key one after the other, until one fails.
-    async fn publish(&self, index: usize, messages: Vec<OutboxMessage>) -> OutboxMarks {
-        let handler = &self.handlers[index].handler;
-        let mut chains: Vec<Vec<OutboxMessage>> = Vec::new();
-        let mut of_keys: BTreeMap<String, usize> = BTreeMap::new();
-        for message in messages {
-            let Some(key) = message.key.clone() else {
-                chains.push(vec![message]);
-                continue;
-            };
-            match of_keys.get(&key) {
-                Some(chain) => chains[*chain].push(message),
-                None => {
-                    of_keys.insert(key, chains.len());
-                    chains.push(vec![message]);
-                }
-            }
-        }
-        let until = Instant::now() + TURN_MAX;
-        let marks = futures_util::stream::iter(
-            chains
-                .into_iter()
-                .map(|chain| self.publish_chain(handler, chain, until)),
-        )
-        .buffer_unordered(AT_ONCE)
-        .collect::<Vec<_>>()
-        .await;
-        let mut all = OutboxMarks::default();
-        for mut some in marks {
-            all.published.append(&mut some.published);
-            all.enqueued.append(&mut some.enqueued);
-            all.failed.append(&mut some.failed);
-            all.parked.append(&mut some.parked);
-        }
-        // In the order in which they were written.
-        all.enqueued.sort_by_key(|(_, number)| *number);
-        all
-    }
-
-    async fn publish_chain(
-        &self,
-        handler: &RelayedHandler,
-        chain: Vec<OutboxMessage>,
-        until: Instant,
-    ) -> OutboxMarks {
-        let mut marks = OutboxMarks::default();
-        for message in chain {
-            if Instant::now() >= until {
-                break;
-            }
-            let target = message.target.as_ref().or(handler.target.as_ref());
-            // The query asked for no others.
-            let Some(target) = target.and_then(|name| self.targets.get(name)) else {
-                break;
-            };
-            let (number, id, attempts) = (message.number, message.id.clone(), message.attempts);
-            fault::point("relay-before-publish");
-            match target.send(message).await {
-                Sent::Published => marks.published.push(number),
-                Sent::Queue(queue) => marks.enqueued.push((queue, number)),
-                Sent::Unavailable => break,
-                Sent::Failed(why) => {
-                    let failed = attempts + 1;
-                    if failed >= self.settings.retry.attempts {
-                        self.park(handler, &mut marks, number, &id, why);
-                        continue;
-                    }
-                    let wait = self.settings.retry.backoff(failed);
-                    tracing::info!(
-                        handler = %handler.name, outbox_id = %id, attempt = failed, reason = %one_line(&why), ?wait,
-                        "not published, will be tried again"
-                    );
-                    marks.failed.push((number, why, wait));
-                    break;
-                }
-                Sent::Refused(why) => {
-                    self.park(handler, &mut marks, number, &id, why);
-                    continue;
-                }
-            }
-            fault::point("relay-after-publish");
-        }
-        marks
-    }
-
-    fn park(
-        &self,
-        handler: &RelayedHandler,
-        marks: &mut OutboxMarks,
-        number: i64,
-        id: &str,
-        why: String,
-    ) {
-        tracing::warn!(
-            handler = %handler.name, number, outbox_id = %id, reason = %one_line(&why),
-            "parked: `hapax outbox republish` tries it again"
-        );
-        marks.parked.push((number, why));
-    }
-
-    /// True if no row waits for any target of this relay, reachable or not.
-    async fn has_nothing_to_do(&mut self) -> bool {
-        for index in 0..self.handlers.len() {
-            let query = self.query(&self.handlers[index], |_| true);
-            let has_rows = match self.connection().await {
-                Ok(connection) => connection.has_outbox(&query).await,
-                Err(error) => Err(error),
-            };
-            match has_rows {
-                Ok(false) => {}
-                Ok(true) => return false,
-                Err(_) => {
-                    self.connection = None;
-                    return false;
-                }
-            }
-        }
-        true
-    }
-
-    async fn prune(&mut self, drain: &watch::Receiver<bool>) {
-        let keep = self.settings.keep;
-        while !*drain.borrow() {
-            let pruned = match self.connection().await {
-                Ok(connection) => connection.prune_outbox(keep, PRUNE_ROWS).await,
-                Err(error) => Err(error),
-            };
-            match pruned {
-                Ok(rows) if rows < u64::from(PRUNE_ROWS) => return,
-                Ok(_) => {}
-                Err(error) => {
-                    self.connection = None;
-                    self.tell(&error);
-                    return;
-                }
-            }
-        }
-    }
-
-    async fn connection(&mut self) -> Result<&mut Connection, StoreError> {
-        let connection = match self.connection.take() {
-            Some(connection) => connection,
-            None => {
-                let options = SessionOptions {
-                    purpose: "relay".to_owned(),
-                    statement_timeout: Some(STATEMENT_TIMEOUT),
-                    lock_timeout: STATEMENT_TIMEOUT,
-                    idle_in_transaction: IDLE_IN_TRANSACTION,
-                };
-                self.store.connect(&options).await?
-            }
-        };
-        Ok(self.connection.insert(connection))
-    }
-}
-
-/// Pauses, or until the drain.
-async fn pause(span: Duration, drain: &mut watch::Receiver<bool>) {
-    tokio::select! {
-        // Neither loses anything when dropped.
-        () = tokio::time::sleep(span) => {}
-        _ = drain.wait_for(|draining| *draining) => {}
+    /// Runs until the drain. What is in hand then is marked or given back. Await it to the end; where that takes too long, dropping it
+    /// gives back what is in hand.
+    pub async fn run(self, drain: watch::Receiver<bool>) {
+        futures_util::future::join_all(self.lanes.into_iter().map(|lane| lane.run(drain.clone())))
+            .await;
     }
 }

@@ -8,53 +8,78 @@ use super::{HandlerMigration, StoreError, StoreKind, guard};
 
 /// One of hapax's own files.
 pub(crate) struct OwnMigration {
-    /// Counted from 1, without gaps, the same on both databases.
+    /// Counted from 1, without gaps, the same on both databases. A binary's version is that of the last file it knows.
     pub(crate) version: i64,
+    /// The oldest binary that still works after it: one that only adds leaves this as it was; one that takes away raises it to
+    /// the release that stopped using what goes.
+    pub(crate) serves: i64,
     /// Several statements.
     pub(crate) sql: &'static str,
+}
+
+macro_rules! own_migration {
+    ($version:literal, serves $serves:literal, $folder:literal, $file:literal) => {
+        OwnMigration {
+            version: $version,
+            serves: $serves,
+            sql: include_str!(concat!("../../../migrations/", $folder, "/", $file)),
+        }
+    };
 }
 
 /// Returns hapax's own migrations, in order.
 pub(crate) fn own(kind: StoreKind) -> &'static [OwnMigration] {
     match kind {
         StoreKind::Postgres => &[
-            OwnMigration {
-                version: 1,
-                sql: include_str!("../../../migrations/postgres/0001_tables.sql"),
-            },
-            OwnMigration {
-                version: 2,
-                sql: include_str!("../../../migrations/postgres/0002_relay.sql"),
-            },
+            own_migration!(1, serves 1, "postgres", "0001_tables.sql"),
+            own_migration!(2, serves 1, "postgres", "0002_relay.sql"),
+            own_migration!(3, serves 1, "postgres", "0003_retention.sql"),
+            own_migration!(4, serves 1, "postgres", "0004_outbox_targets.sql"),
+            own_migration!(5, serves 1, "postgres", "0005_checkpoints.sql"),
         ],
         StoreKind::Sqlite => &[
-            OwnMigration {
-                version: 1,
-                sql: include_str!("../../../migrations/sqlite/0001_tables.sql"),
-            },
-            OwnMigration {
-                version: 2,
-                sql: include_str!("../../../migrations/sqlite/0002_relay.sql"),
-            },
+            own_migration!(1, serves 1, "sqlite", "0001_tables.sql"),
+            own_migration!(2, serves 1, "sqlite", "0002_relay.sql"),
+            own_migration!(3, serves 1, "sqlite", "0003_retention.sql"),
+            own_migration!(4, serves 1, "sqlite", "0004_outbox_targets.sql"),
+            own_migration!(5, serves 1, "sqlite", "0005_checkpoints.sql"),
         ],
     }
 }
 
-/// Returns the own migrations that a database at version `found` lacks.
+/// Returns the version of hapax's own tables that this binary knows.
+pub fn schema_version() -> i64 {
+    // The same on both databases.
+    own(StoreKind::Sqlite).last().map_or(0, |last| last.version)
+}
+
+/// What `meta` says of the own tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Schema {
+    /// The last migration that was applied; 0 before the first.
+    pub(crate) version: i64,
+    /// The oldest binary that it serves; absent if it does not say.
+    pub(crate) serves: Option<i64>,
+}
+
+/// Returns the own migrations that a database lacks: none of one that is newer and says that it serves this binary.
 ///
 /// # Errors
 /// `SchemaNewer` if it is beyond this binary.
 pub(crate) fn own_missing(
     kind: StoreKind,
-    found: i64,
+    found: Schema,
 ) -> Result<impl Iterator<Item = &'static OwnMigration>, StoreError> {
-    let known = own(kind).last().map_or(0, |last| last.version);
-    if found > known {
-        return Err(StoreError::SchemaNewer { found, known });
+    let known = schema_version();
+    if found.version > known && found.serves.is_none_or(|oldest| oldest > known) {
+        return Err(StoreError::SchemaNewer {
+            found: found.version,
+            known,
+        });
     }
     Ok(own(kind)
         .iter()
-        .filter(move |migration| migration.version > found))
+        .filter(move |migration| migration.version > found.version))
 }
 
 /// A handler's migration as it was recorded when it was applied.
@@ -175,10 +200,20 @@ mod tests {
             let expected: Vec<i64> = (1..).take(versions.len()).collect();
             assert_eq!(versions, expected);
             assert_eq!(versions.len(), own(StoreKind::Postgres).len());
-            assert!(matches!(
-                own_missing(kind, 1000).map(|_| ()),
-                Err(StoreError::SchemaNewer { found: 1000, .. })
-            ));
+            assert!(own(kind).iter().is_sorted_by_key(|one| one.serves));
+            assert!(own(kind).iter().all(|one| one.serves <= one.version));
+            let known = versions.len() as i64;
+            let missing = |version, serves| {
+                own_missing(kind, Schema { version, serves }).map(Iterator::count)
+            };
+            assert_eq!(missing(0, None).unwrap(), versions.len());
+            assert_eq!(missing(1000, Some(known)).unwrap(), 0);
+            for serves in [None, Some(known + 1)] {
+                assert!(matches!(
+                    missing(1000, serves),
+                    Err(StoreError::SchemaNewer { found: 1000, .. })
+                ));
+            }
         }
     }
 

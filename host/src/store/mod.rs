@@ -5,6 +5,7 @@
 //! a timeout.
 
 mod calendar;
+mod checkpoint;
 mod connection;
 mod cursors;
 mod guard;
@@ -13,6 +14,7 @@ mod migrations;
 mod order;
 mod outbox;
 mod postgres;
+mod prune;
 mod queue;
 mod records;
 mod savepoints;
@@ -28,16 +30,20 @@ mod value;
 use std::fmt;
 use std::path::PathBuf;
 
+pub use checkpoint::Checkpoint;
 pub use connection::Connection;
 pub(crate) use cursors::CursorSession;
 pub use cursors::{CURSORS_MAX, Cursor, FetchLimits};
 pub(crate) use letters::LetterSession;
 pub use letters::{LetterFilter, LetterState, LetterSummary, Reburied, Replay, Restored};
-pub use migrations::check_handler_migrations;
+pub use migrations::{check_handler_migrations, schema_version};
 pub use order::{PutOff, QueueHead};
 pub use outbox::{
-    OutboxCounts, OutboxFilter, OutboxMarks, OutboxMessage, OutboxQuery, OutboxState, OutboxTaken,
-    StoredOutboxRow,
+    OutboxCounts, OutboxFilter, OutboxMarks, OutboxMessage, OutboxQuery, OutboxState,
+    OutboxStranded, OutboxTaken, StoredOutboxRow,
+};
+pub use prune::{
+    ClaimsSize, Leftover, PRUNE_BATCH_MAX, Prunable, PruneCursor, PrunedBatch, claims_go_after,
 };
 pub use savepoints::{SAVEPOINTS_MAX, Savepoint};
 pub(crate) use session::Session;

@@ -32,6 +32,18 @@ pub struct OutboxQuery {
     pub limit: u32,
 }
 
+impl OutboxQuery {
+    /// Returns the targets as `coalesce(target, '')` gives them.
+    pub(super) fn reachable(&self) -> Vec<&str> {
+        let without = self.without_target.then_some("");
+        self.targets
+            .iter()
+            .map(String::as_str)
+            .chain(without)
+            .collect()
+    }
+}
+
 /// Rows that this host has in hand.
 #[derive(Clone, Debug, Default)]
 pub struct OutboxTaken {
@@ -178,6 +190,15 @@ pub struct OutboxCounts {
     pub oldest_seconds: Option<u64>,
 }
 
+/// Rows that are not published, and wait for a target that is not there, or behind one of their key that does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutboxStranded {
+    /// The target; absent for those that name none.
+    pub target: Option<String>,
+    /// How many rows.
+    pub rows: u64,
+}
+
 /// A row that could be taken, before its payload is read.
 #[derive(Clone, Debug)]
 pub(super) struct Candidate {
@@ -260,6 +281,15 @@ pub(super) fn without_gaps(
     });
 }
 
+pub(super) fn stranded(rows: Vec<(Option<String>, i64)>) -> Vec<OutboxStranded> {
+    rows.into_iter()
+        .map(|(target, rows)| OutboxStranded {
+            target,
+            rows: rows.unsigned_abs(),
+        })
+        .collect()
+}
+
 /// What both databases offer for the outbox beside `Session`, whose rules hold here too.
 pub(crate) trait OutboxSession: Session {
     /// Takes rows; `None` if another host is at it. Until `settle_outbox` or `give_back_outbox` the connection is used for nothing
@@ -285,6 +315,12 @@ pub(crate) trait OutboxSession: Session {
         &mut self,
         query: &OutboxQuery,
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
+
+    /// Counts rows that wait for targets that are not the query's.
+    fn stranded_outbox(
+        &mut self,
+        query: &OutboxQuery,
+    ) -> impl Future<Output = Result<Vec<OutboxStranded>, StoreError>> + Send;
 
     /// Deletes published rows that are older than `keep`, at most `limit`. Returns how many.
     fn prune_outbox(
@@ -362,6 +398,18 @@ impl Connection {
     /// As `StoreError` says.
     pub async fn has_outbox(&mut self, query: &OutboxQuery) -> Result<bool, StoreError> {
         each!(self, session => session.has_outbox(query))
+    }
+
+    /// Counts rows that are to be published, now or later, to targets that are not the query's, and those behind them of their keys; by
+    /// target. Reads no others, but one of each key.
+    ///
+    /// # Errors
+    /// As `StoreError` says.
+    pub async fn stranded_outbox(
+        &mut self,
+        query: &OutboxQuery,
+    ) -> Result<Vec<OutboxStranded>, StoreError> {
+        each!(self, session => session.stranded_outbox(query))
     }
 
     /// Deletes published rows that are older than `keep` by the database's clock, at most `limit`. Returns how many.

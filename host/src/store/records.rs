@@ -4,6 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::migrations::Schema;
 use super::text::{clean, clean_reason};
 use super::{Attempt, Claim, ClaimAs, ClaimRequest, Counters, DeadLetter, SqlError, StoreError};
 use crate::message::{ComponentDigest, FailureClass, Instant, MessageId, ShortHash, hex};
@@ -146,16 +147,27 @@ pub(crate) fn counters_of(
     }
 }
 
-/// Reads the schema's version.
-pub(crate) fn stored_version(text: Option<String>) -> Result<i64, StoreError> {
-    text.as_deref()
-        .and_then(|text| text.parse().ok())
-        .ok_or_else(|| {
-            StoreError::Unusable(format!(
-                "the version of the store's schema can't be read: it is `{}`",
-                text.as_deref().unwrap_or("missing")
-            ))
+/// Reads what `meta` says of the schema.
+pub(crate) fn stored_schema(rows: Vec<(String, String)>) -> Result<Schema, StoreError> {
+    let find = |name: &str| {
+        let found = rows.iter().find(|(found, _)| found == name);
+        found.map(|(_, value)| {
+            value.parse().map_err(|_| {
+                StoreError::Unusable(format!(
+                    "`{name}` of the store's schema can't be read: it is `{value}`"
+                ))
+            })
         })
+    };
+    let missing = || {
+        StoreError::Unusable(
+            "the version of the store's schema can't be read: it is missing".into(),
+        )
+    };
+    Ok(Schema {
+        version: find("schema-version").ok_or_else(missing)??,
+        serves: find("schema-serves").transpose()?,
+    })
 }
 
 fn unreadable(what: &str, value: &str) -> StoreError {

@@ -12,7 +12,7 @@ use super::{
     Connection, LetterSession as _, ResultSet, Savepoint, Session as _, SqlError, StoredDeadLetter,
     Value,
 };
-use crate::message::{Carried, ComponentDigest, Incoming, MessageId, Position, ShortHash};
+use crate::message::{Carried, ComponentDigest, Incoming, Instant, MessageId, Position, ShortHash};
 
 /// Proof that messages may be acknowledged: their effects are committed, by this transaction or by an earlier one.
 ///
@@ -487,6 +487,27 @@ impl Tx {
         self.connection.write_dead_letter(letter).await?;
         self.parked.push(letter.position.clone());
         Ok(claim)
+    }
+
+    /// Keeps a message whose id this transaction has just claimed as a dead letter; the claim becomes one of a dead message.
+    ///
+    /// # Errors
+    /// As `StoreError` says.
+    pub async fn bury_claimed(&mut self, letter: &DeadLetter) -> Result<(), StoreError> {
+        if let Some(id) = &letter.message_id {
+            self.connection.claim_died(&letter.consumer, id).await?;
+        }
+        self.connection.write_dead_letter(letter).await?;
+        self.parked.push(letter.position.clone());
+        Ok(())
+    }
+
+    /// Returns the database's time, at the last claim or now.
+    ///
+    /// # Errors
+    /// As `StoreError` says.
+    pub async fn now(&mut self) -> Result<Instant, StoreError> {
+        self.connection.now().await
     }
 
     /// Commits, after checking that the transaction is alive and the one that was begun.

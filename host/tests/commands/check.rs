@@ -124,7 +124,7 @@ fn a_component_that_is_not_there_is_named_with_its_whole_path() {
 fn offline() -> Place {
     Place::new(&format!(
         "[store]\nurl = \"{NO_POSTGRES}\"\n[sources.orders]\nkind = \"queue\"\n{}{}{}start = \"new\"\nlanes = 2\n\
-         limits = {{ memory = \"3MiB\", cpu = \"250ms\", time = \"2s\", rows = 7 }}\n\
+         limits = {{ memory = \"3MiB\", cpu = \"250ms\", time = \"2s\", rows = 7, statements = 100, result = \"1MiB\", call = \"2MiB\", table = 1000, savepoints = 3, outbox = 5, log = \"1KiB\" }}\n\
          retry = {{ attempts = 1, backoff = \"1s..5m\" }}\nmessage_id = [\"json:/id\", \"stream-sequence\"]\n",
         stream_table("payments", NO_NATS, ""),
         handler_table("ship", "orders"),
@@ -155,10 +155,13 @@ fn check_needs_neither_database_nor_broker() {
         "  imports    hapax:handler/config@0.1.0, hapax:handler/log@0.1.0, hapax:handler/outbox@0.1.0, \
          hapax:handler/sql@0.1.0\n"
             .to_owned(),
+        "  targets    none: what it publishes stays in the outbox until there is a table `[targets.NAME]`\n".to_owned(),
         "  source     payments (jetstream)\n".to_owned(),
         "  consumer   bill\n".to_owned(),
         "  message id json:/id, stream-sequence\n".to_owned(),
-        "  limits     memory 3MiB, cpu 250ms, time 2s, rows 7\n".to_owned(),
+        "  limits     memory 3MiB, cpu 250ms, time 2s, rows 7,\n             \
+         statements 100, result 1MiB, call 2MiB, table 1000, savepoints 3, outbox 5, log 1KiB\n"
+            .to_owned(),
         "  lanes      2\n".to_owned(),
         "  batch      up to 50 messages, 250ms at the most\n".to_owned(),
         "  retry      1 attempt, 1s..300s between them\n".to_owned(),
@@ -166,7 +169,9 @@ fn check_needs_neither_database_nor_broker() {
         "handler `ship`\n".to_owned(),
         "  source     orders (queue)\n".to_owned(),
         "  message id queue:id, header:Nats-Msg-Id, header:ce-source+ce-id\n".to_owned(),
-        "  limits     memory 64MiB, cpu 1s, time 10s, rows 10000\n".to_owned(),
+        "  limits     memory 64MiB, cpu 1s, time 10s, rows 10000,\n             \
+         statements 10000, result 16MiB, call 16MiB, table 100000, savepoints 64, outbox 1000, log 256KiB\n"
+            .to_owned(),
         "  migrations 0\n".to_owned(),
     ] {
         assert!(output.out.contains(&line), "no `{line}` in:\n{}", output.out);
@@ -210,7 +215,7 @@ fn check_as_json() {
         json!({
             "name": name, "consumer": name, "digest": null, "contract": "0.1.0", "migrations": 0,
             "component": scene::script().display().to_string(), "bytes": component.len(), "imports": imports,
-            "batch": {"max": 50, "max_hold_ms": 250},
+            "batch": {"max": 50, "max_hold_ms": 250}, "targets": [],
             "order_by": null, "on_dead": null,
         })
     };
@@ -219,15 +224,18 @@ fn check_as_json() {
     bill["source_kind"] = json!("jetstream");
     bill["message_id"] = json!(["json:/id", "stream-sequence"]);
     bill["lanes"] = json!(2);
-    bill["limits"] = json!({"memory_bytes": 3 << 20, "cpu_ms": 250, "time_ms": 2000, "rows": 7});
+    bill["limits"] = json!({"memory_bytes": 3 << 20, "cpu_ms": 250, "time_ms": 2000, "rows": 7,
+        "statements": 100, "result_bytes": 1 << 20, "call_bytes": 2 << 20, "table_elements": 1000,
+        "savepoints": 3, "outbox": 5, "log_bytes": 1 << 10});
     bill["retry"] = json!({"attempts": 1, "backoff_min_ms": 1000, "backoff_max_ms": 300_000});
     let mut ship = handler("ship");
     ship["source"] = json!("orders");
     ship["source_kind"] = json!("queue");
     ship["message_id"] = json!(["queue:id", "header:Nats-Msg-Id", "header:ce-source+ce-id"]);
     ship["lanes"] = json!(4);
-    ship["limits"] =
-        json!({"memory_bytes": 64 << 20, "cpu_ms": 1000, "time_ms": 10_000, "rows": 10_000});
+    ship["limits"] = json!({"memory_bytes": 64 << 20, "cpu_ms": 1000, "time_ms": 10_000, "rows": 10_000,
+        "statements": 10_000, "result_bytes": 16 << 20, "call_bytes": 16 << 20, "table_elements": 100_000,
+        "savepoints": 64, "outbox": 1_000, "log_bytes": 256 << 10});
     ship["retry"] = json!({"attempts": 10, "backoff_min_ms": 1000, "backoff_max_ms": 300_000});
     assert_eq!(value, json!({ "handlers": [bill, ship] }));
 }
@@ -282,4 +290,20 @@ fn check_reads_the_migrations_as_far_as_it_can() {
     );
     place.write("tables/sqlite/0001_a.sql", "CREATE TABLE a (x int);");
     assert_eq!(place.hapax(&["check"]).status.code(), Some(0));
+}
+
+/// Where a handler can publish to is said of those that can publish.
+#[test]
+fn the_targets_are_named_of_who_can_publish() {
+    let place = Place::new(&format!(
+        "[store]\nurl = \"sqlite:hapax.db\"\n[sources.orders]\nkind = \"queue\"\n[sources.payments]\nkind = \"queue\"\n[targets.next]\nkind = \"queue\"\nqueue = \"orders\"\n\
+         {}[handlers.credit]\ncomponent = \"{}\"\nsource = \"payments\"\n",
+        handler_table("ship", "orders"),
+        scene::credit_account().display()
+    ));
+    let output = place.hapax(&["check"]);
+    assert_eq!((output.status.code(), output.err.as_str()), (Some(0), ""));
+    let (credit, ship) = output.out.split_once("handler `ship`\n").unwrap();
+    assert!(!credit.contains("targets"), "{credit}");
+    assert!(ship.contains("  targets    next\n"), "{ship}");
 }

@@ -6,13 +6,15 @@ use std::process::{Command, Stdio};
 use crate::place::{Place, assert_prints};
 use crate::support::host;
 
-const COMMANDS: [&str; 7] = [
+const COMMANDS: [&str; 9] = [
     "demo",
     "run",
     "check",
     "send",
     "dead-letters",
     "outbox",
+    "prune",
+    "rewind",
     "status",
 ];
 const OF_DEAD_LETTERS: [&str; 6] = ["list", "show", "replay", "drop", "export", "import"];
@@ -181,7 +183,7 @@ fn a_wrong_command_line_ends_with_code_2_and_says_what_is_wrong() {
         (&["dead-letters", "show", "x"], "invalid digit"),
         (
             &["dead-letters", "list", "--class", "sad"],
-            "the classes are missing-id, conflict, rejected, retried, trapped, limit, sql",
+            "the classes are missing-id, conflict, too-old, rejected, retried, trapped, limit, sql",
         ),
         (
             &["dead-letters", "list", "--since", "yesterday"],

@@ -18,7 +18,17 @@ fn nothing(name: &str) -> serde_json::Value {
 fn json(output: &crate::support::host::Output) -> serde_json::Value {
     assert_eq!((output.status.code(), output.err.as_str()), (Some(0), ""));
     assert_eq!(output.out.lines().count(), 1);
-    serde_json::from_str(&output.out).unwrap()
+    let mut status: serde_json::Value = serde_json::from_str(&output.out).unwrap();
+    let claims = status.as_object_mut().unwrap().remove("claims").unwrap();
+    assert!(claims["bytes"].is_u64(), "{claims}");
+    for handler in status["handlers"].as_array_mut().unwrap() {
+        let handler = handler.as_object_mut().unwrap();
+        assert_eq!(
+            handler.remove("oldest_claim_seconds").is_some(),
+            claims["rows"] != 0
+        );
+    }
+    status
 }
 
 #[test]
@@ -62,12 +72,17 @@ fn what_was_done_and_what_waits() {
     assert!(output.status.success(), "{}", output.err);
     place.hapax(&["send", "orders", "later", "--id", "5"]);
     let output = place.hapax(&["status"]);
+    let (table, claims) = output.out.split_once("\n\n").unwrap();
+    assert!(
+        claims.starts_with("4 claims in 0.0 MiB, ") && claims.contains("oldest claim of `ship`: "),
+        "{claims}"
+    );
     assert_eq!(
-        (output.status.code(), output.out.as_str()),
+        (output.status.code(), table),
         (
             Some(0),
             "handler  claimed  duplicates  retried  dead  backlog  outbox\n\
-             ship           2           1        2     2        1       0\n"
+             ship           2           1        2     2        1       0"
         )
     );
     assert_eq!(

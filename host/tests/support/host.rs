@@ -145,6 +145,11 @@ impl Host {
         }
     }
 
+    /// The process's number.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Waits until every handler consumes.
     pub fn wait_until_ready(&mut self) {
         self.wait_for_line("\"message\":\"ready\"");

@@ -92,17 +92,17 @@ impl Database {
             .with_context(|| format!("cannot prepare the database `{name}`"))
     }
 
-    /// Reads what a run left in the database `name`, whose ids stand in `table`.
-    pub(super) fn read(&self, name: &str, table: &str) -> anyhow::Result<Run> {
-        // The name is one of two constants.
-        let ids = AssertSqlSafe(format!(
-            "SELECT count(*), extract(epoch FROM max(processed_at) - min(processed_at))::float8 FROM {table}"
+    /// Reads what a run left in the database `name`, whose ids stand in `ids`: a table, or one with a condition.
+    pub(super) fn read(&self, name: &str, ids: &str) -> anyhow::Result<Run> {
+        // It is one of two constants.
+        let sql = AssertSqlSafe(format!(
+            "SELECT count(*), extract(epoch FROM max(processed_at) - min(processed_at))::float8 FROM {ids}"
         ));
         self.runtime
             .block_on(async {
                 let mut connection = self.connect(name).await?;
                 let (count, seconds): (i64, Option<f64>) =
-                    sqlx::query_as(ids).fetch_one(&mut connection).await?;
+                    sqlx::query_as(sql).fetch_one(&mut connection).await?;
                 let balances: Vec<(String, i64)> =
                     sqlx::query_as("SELECT id, balance FROM accounts")
                         .fetch_all(&mut connection)

@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use serde_json::json;
 
 use super::messages::{Keys, Load};
-use super::{Bench, Options, Outcome, Sent, Setting, USUAL};
+use super::{Bench, Claims, Options, Outcome, Sent, Setting, USUAL};
 
 /// One line of the table.
 struct Shape {
@@ -66,14 +66,27 @@ const LOADS: [(&str, Load); 7] = [
     ),
 ];
 
-/// The shape that the others are compared with: the first one.
-fn shapes() -> Vec<Shape> {
+/// The shape that the others are compared with comes first. `claims` is how many a full table holds.
+fn shapes(claims: u32) -> Vec<Shape> {
     let shape = |name, stream, handler, more_hosts| Shape {
         name,
         stream,
         setting: Setting {
             handler,
             more_hosts,
+            claims: Claims::default(),
+        },
+    };
+    let full = |name, handler, more_hosts, half_is_old| Shape {
+        name,
+        stream: "USUAL",
+        setting: Setting {
+            handler,
+            more_hosts,
+            claims: Claims {
+                count: claims,
+                half_is_old,
+            },
         },
     };
     vec![
@@ -89,6 +102,10 @@ fn shapes() -> Vec<Shape> {
         shape("batch.max = 200", "USUAL", "batch = { max = 200 }", 0),
         shape("lanes = 1", "USUAL", "lanes = 1", 0),
         shape("2 hosts", "USUAL", "", 1),
+        full("claims", "dedup = \"14d\"", 0, false),
+        full("claims, half pruned", "dedup = \"14d\"", 0, true),
+        full("claims, 4 hosts", "dedup = \"14d\"", 3, false),
+        full("claims, 4 hosts, pruned", "dedup = \"14d\"", 3, true),
     ]
 }
 
@@ -105,10 +122,15 @@ struct Row {
 /// Runs every shape, and the consumer written by hand for each kind of keys, once in each round.
 pub(super) fn run(bench: &Bench<'_>, options: &Options, seed: u64) -> anyhow::Result<ExitCode> {
     let mut streams: BTreeMap<&str, Sent> = BTreeMap::new();
-    for (stream, load) in LOADS {
+    let mut shapes = shapes(options.claims);
+    if let Some(only) = &options.only {
+        let first = shapes[0].name;
+        shapes.retain(|shape| shape.name == first || shape.name.contains(only.as_str()));
+    }
+    let is_read = |stream: &str| shapes.iter().any(|shape| shape.stream == stream);
+    for (stream, load) in LOADS.into_iter().filter(|(stream, _)| is_read(stream)) {
         streams.insert(stream, bench.send(stream, options.messages, load, seed)?);
     }
-    let shapes = shapes();
     let mut rows: Vec<Row> = shapes.iter().map(|_| Row::default()).collect();
     for round in 1..=options.runs {
         let mut first: Option<f64> = None;
@@ -213,7 +235,7 @@ mod tests {
 
     #[test]
     fn every_shape_reads_a_stream_that_is_sent() {
-        for shape in shapes() {
+        for shape in shapes(1) {
             assert!(
                 LOADS.iter().any(|(stream, _)| *stream == shape.stream),
                 "{}",
@@ -224,7 +246,7 @@ mod tests {
 
     #[test]
     fn the_table_has_a_line_a_shape() {
-        let shapes = shapes();
+        let shapes = shapes(1);
         let mut rows: Vec<Row> = shapes.iter().map(|_| Row::default()).collect();
         let outcome = |rate| Outcome {
             rate,
@@ -240,6 +262,8 @@ mod tests {
             runs: 3,
             seed: None,
             shapes: true,
+            only: None,
+            claims: 1,
             json: false,
         };
         let table = table(&shapes, &rows, &options, 7);

@@ -70,45 +70,7 @@ fn unpacked(folder: &Path) -> anyhow::Result<PathBuf> {
         return debian::allowed(&["pgbouncer"], WHAT).map(|()| program);
     }
     process::say("unpacking PgBouncer from Debian's packages into `target/tools`");
-    let packages = folder.join("packages");
-    let root = folder.join("root");
-    for folder in [
-        &packages,
-        &root,
-        &folder.join("lists/partial"),
-        &folder.join("cache/archives/partial"),
-    ] {
-        fs::create_dir_all(folder)
-            .with_context(|| format!("cannot make `{}`", folder.display()))?;
-    }
-    let apt = |program: &str| {
-        let mut command = Command::new(program);
-        command
-            .current_dir(&packages)
-            .arg("-q")
-            .args([
-                "-o",
-                &format!("Dir::State::lists={}", folder.join("lists").display()),
-            ])
-            .args([
-                "-o",
-                &format!("Dir::Cache={}", folder.join("cache").display()),
-            ]);
-        command
-    };
-    process::run_quietly(apt("apt-get").arg("update"))?;
-    let depends = process::output(apt("apt-cache").args(["depends", "pgbouncer"]))?;
-    let mut wanted = vec!["pgbouncer"];
-    wanted.extend(
-        depends
-            .lines()
-            .filter_map(|line| line.trim().strip_prefix("Depends: "))
-            .filter(|name| name.starts_with("lib") && *name != "libc6"),
-    );
-    process::run_quietly(apt("apt-get").arg("download").args(&wanted))?;
-    for entry in fs::read_dir(&packages).context("cannot read what was fetched")? {
-        process::run_quietly(Command::new("dpkg").arg("-x").arg(entry?.path()).arg(&root))?;
-    }
+    let root = debian::unpack("pgbouncer", folder)?;
     let script = format!(
         "#!/bin/sh\nroot='{root}'\nexport LD_LIBRARY_PATH=\"$(echo \"$root\"/usr/lib/*-linux-gnu | tr ' ' ':'):$(echo \"$root\"/lib/*-linux-gnu)\"\n\
          exec \"$root/usr/sbin/pgbouncer\" \"$@\"\n",

@@ -157,8 +157,12 @@ pub async fn demo(
         messages: payloads.len() as u64,
         times: TIMES as u64,
         sent: sent.sent,
-        dead: status.iter().map(|handler| handler.dead).sum(),
-        backlog: status.iter().filter_map(|handler| handler.backlog).sum(),
+        dead: status.handlers.iter().map(|handler| handler.dead).sum(),
+        backlog: status
+            .handlers
+            .iter()
+            .filter_map(|handler| handler.backlog)
+            .sum(),
         found: found::read(open_store(&config)?.as_ref()).await?,
         hosts,
         plain: report::Plain {

@@ -11,10 +11,12 @@ use async_nats::jetstream::context::RequestErrorKind;
 use async_nats::jetstream::response::Response;
 use async_nats::jetstream::stream::{self, StorageType};
 use async_nats::jetstream::{self, ErrorCode};
-use async_nats::{Client, ConnectError, ConnectErrorKind, ConnectOptions, Event, ServerAddr};
+use async_nats::{
+    Client, ConnectError, ConnectErrorKind, ConnectOptions, Event, ServerAddr, ServerError,
+};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::sync::watch;
+use tokio::sync::{broadcast, watch};
 
 use super::access::Access;
 use crate::source::SourceError;
@@ -25,6 +27,8 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 const RECONNECT_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// A connection on which nothing comes back for two of these is given up.
 const PING_INTERVAL: Duration = Duration::from_secs(5);
+/// How many denials are kept for one who is slow to hear of them.
+const DENIED_KEPT: usize = 256;
 /// The longest name that the server takes, in bytes.
 const NAME_MAX_BYTES: usize = 255;
 
@@ -35,6 +39,8 @@ pub(super) struct Link {
     pub(super) context: jetstream::Context,
     /// How often the connection was lost.
     losses: watch::Receiver<u64>,
+    /// Subjects that the server does not let this user publish to, when it says so.
+    denied: broadcast::Sender<String>,
     /// Without credentials.
     pub(super) shown_url: String,
 }
@@ -50,6 +56,8 @@ impl Link {
         let (servers, credentials) = parse_url(url)?;
         let (losses_sender, losses) = watch::channel(0);
         let losses_sender = Arc::new(losses_sender);
+        let denied = broadcast::Sender::new(DENIED_KEPT);
+        let denied_sender = denied.clone();
         let mut options = ConnectOptions::new()
             .name(name)
             .connection_timeout(TIMEOUT)
@@ -61,11 +69,17 @@ impl Link {
             })
             .event_callback(move |event| {
                 let losses_sender = Arc::clone(&losses_sender);
+                let denied_sender = denied_sender.clone();
                 async move {
                     match event {
                         Event::Disconnected => losses_sender.send_modify(|losses| *losses += 1),
                         Event::ServerError(error) => {
-                            tracing::warn!(%error, "the NATS server reports an error");
+                            let is_heard = denied_subject(&error)
+                                .is_some_and(|subject| denied_sender.send(subject).is_ok());
+                            // Who hears of it has more to say.
+                            if !is_heard {
+                                tracing::warn!(%error, "the NATS server reports an error");
+                            }
                         }
                         _ => {}
                     }
@@ -87,6 +101,7 @@ impl Link {
             context: jetstream::new(client.clone()),
             client,
             losses,
+            denied,
             shown_url,
         })
     }
@@ -104,6 +119,11 @@ impl Link {
             // The client is gone, and this with it.
             std::future::pending::<()>().await;
         }
+    }
+
+    /// Returns what hears of subjects, from now on, that the server does not let this user publish to.
+    pub(super) fn denied(&self) -> Denied {
+        Denied(self.denied.subscribe())
     }
 
     /// Says that there is no connection now.
@@ -223,6 +243,34 @@ impl Link {
             self.shown_url
         ))
     }
+}
+
+/// Hears of subjects that the server does not let a user publish to.
+pub(super) struct Denied(broadcast::Receiver<String>);
+
+impl Denied {
+    /// Waits until the server says so of `subject`; for ever, if it does not.
+    ///
+    /// Cancellation: may be dropped.
+    pub(super) async fn heard(&mut self, subject: &str) {
+        loop {
+            match self.0.recv().await {
+                Ok(denied) if denied == subject => return,
+                Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => {}
+                // The client is gone, and this with it.
+                Err(broadcast::error::RecvError::Closed) => std::future::pending().await,
+            }
+        }
+    }
+}
+
+/// Returns the subject that a server's error denies. It does not say which message it means.
+fn denied_subject(error: &ServerError) -> Option<String> {
+    let ServerError::Other(text) = error else {
+        return None;
+    };
+    let (_, subject) = text.split_once("Permissions Violation for Publish to \"")?;
+    Some(subject.rsplit_once('"')?.0.to_owned())
 }
 
 /// What does not mend itself is `Unusable`: refused credentials and certificates.

@@ -35,8 +35,23 @@ pub(super) struct Opened {
     pub(super) expires_max: Duration,
     /// How long a host stays the one that is served when it asks for nothing.
     pub(super) priority_timeout: Duration,
+    /// When the durable was made, in nanoseconds: one that was made anew counts from 1 again.
+    pub(super) made: i128,
     /// How it differs from the options, a sentence each.
     pub(super) drift: Vec<String>,
+    /// For how long a message may come again.
+    pub(super) reach: Reach,
+}
+
+/// For how long a stream can deliver a message again, or take it a second time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reach {
+    /// How long the stream keeps a message; `None` for ever.
+    pub max_age: Option<Duration>,
+    /// After this long without an answer the server delivers again.
+    pub ack_wait: Duration,
+    /// For this long the stream drops a second message with the same `Nats-Msg-Id`.
+    pub duplicate_window: Duration,
 }
 
 /// Finds or makes the stream and the durable. `before` is what was found earlier in this process.
@@ -82,7 +97,14 @@ pub(super) async fn open(
         ack_wait => ack_wait,
     };
     let ack_wait = config.backoff.iter().copied().fold(named, Duration::min);
+    let max_age = stream.config.max_age;
     Ok(Opened {
+        made: info.created.unix_timestamp_nanos(),
+        reach: Reach {
+            max_age: (max_age > Duration::ZERO).then_some(max_age),
+            ack_wait,
+            duplicate_window: stream.config.duplicate_window,
+        },
         position_prefix,
         ack_wait,
         batch_max: usize::try_from(config.max_batch)
@@ -191,7 +213,7 @@ struct SubjectCountsState {
 
 /// The creation time is part of it, since a stream that is made anew counts from 1 again. To the nanosecond: within
 /// one second it can be deleted and made anew.
-fn position_prefix(name: &str, stream: &stream::Info) -> String {
+pub(super) fn position_prefix(name: &str, stream: &stream::Info) -> String {
     format!(
         "{name}@{}.{:09}",
         stream.created.unix_timestamp(),
@@ -219,6 +241,37 @@ fn deliver_policy(options: &JetStreamOptions) -> Result<DeliverPolicy, SourceErr
 }
 
 async fn create(link: &Link, options: &JetStreamOptions) -> Result<consumer::Info, SourceError> {
+    let config = new_config(options)?;
+    let refusal = match ask_for(link, options, &config).await? {
+        Ok(info) => return Ok(info),
+        Err(error) => error,
+    };
+    // Another host may have been faster: what counts is what is there now.
+    match info(link, options).await? {
+        Some(info) => Ok(info),
+        None => Err(link.refused(
+            &format!(
+                "creating durable `{}` on stream `{}`",
+                options.consumer, options.stream
+            ),
+            &refusal,
+        )),
+    }
+}
+
+/// Asks the server to make the durable; its refusal is `Err` inside.
+pub(super) async fn ask_for(
+    link: &Link,
+    options: &JetStreamOptions,
+    config: &consumer::Config,
+) -> Result<Result<consumer::Info, async_nats::jetstream::Error>, SourceError> {
+    let subject = format!("CONSUMER.CREATE.{}.{}", options.stream, options.consumer);
+    let body = json!({ "stream_name": options.stream, "config": config, "action": "create" });
+    link.ask::<consumer::Info>(&subject, &body).await
+}
+
+/// Returns what a new durable is made from.
+pub(super) fn new_config(options: &JetStreamOptions) -> Result<consumer::Config, SourceError> {
     let deliver_policy = deliver_policy(options)?;
     let max_ack_pending = MAX_ACK_PENDING_MIN.max(options.in_hand_max * HOSTS_EXPECTED);
     let mut config = consumer::Config {
@@ -238,27 +291,11 @@ async fn create(link: &Link, options: &JetStreamOptions) -> Result<consumer::Inf
         // What a dead host had in hand takes as long to come again.
         config.priority_timeout = options.ack_wait;
     }
-    let subject = format!("CONSUMER.CREATE.{}.{}", options.stream, options.consumer);
-    let body = json!({ "stream_name": options.stream, "config": config, "action": "create" });
-    let refusal = match link.ask::<consumer::Info>(&subject, &body).await? {
-        Ok(info) => return Ok(info),
-        Err(error) => error,
-    };
-    // Another host may have been faster: what counts is what is there now.
-    match info(link, options).await? {
-        Some(info) => Ok(info),
-        None => Err(link.refused(
-            &format!(
-                "creating durable `{}` on stream `{}`",
-                options.consumer, options.stream
-            ),
-            &refusal,
-        )),
-    }
+    Ok(config)
 }
 
 /// Refuses a durable with which messages would be lost or damaged.
-fn check(options: &JetStreamOptions, info: &consumer::Info) -> Result<(), SourceError> {
+pub(super) fn check(options: &JetStreamOptions, info: &consumer::Info) -> Result<(), SourceError> {
     let config = &info.config;
     let problem = if config.deliver_subject.is_some() {
         "is a push consumer, and hapax pulls".to_owned()

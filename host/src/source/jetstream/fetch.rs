@@ -93,6 +93,30 @@ pub(super) struct Arrived {
     pub(super) consumer_sequence: u64,
 }
 
+/// Puts a message together. Each time that it is read it looks the same.
+pub(super) fn incoming(
+    position_prefix: &str,
+    sequence: u64,
+    subject: String,
+    headers: Vec<Header>,
+    payload: Bytes,
+    published: Instant,
+) -> Incoming {
+    let content_type = headers
+        .iter()
+        .find(|header| header.name.eq_ignore_ascii_case("Content-Type"))
+        .and_then(|header| String::from_utf8(header.value.to_vec()).ok());
+    Incoming {
+        subject,
+        headers,
+        content_type,
+        payload,
+        published_at: Some(published),
+        position: Position(format!("{position_prefix}:{sequence}")),
+        queue_id: None,
+    }
+}
+
 /// A pull under way.
 struct Pull {
     inbox: String,
@@ -328,6 +352,18 @@ impl Fetcher {
                 drop(order.epoch.restart());
             }
         }
+        if opened.made != self.opened.made {
+            tracing::info!(
+                stream = %self.options.stream,
+                consumer = %self.options.consumer,
+                "the durable was made anew"
+            );
+            // Its numbers may go on where this host's last one ended, and mean other deliveries.
+            if let Some(order) = &mut self.order {
+                order.epoch.begin();
+                order.pin = None;
+            }
+        }
         self.hand.set_ack_wait(opened.ack_wait);
         self.opened = opened;
         self.doubtful = false;
@@ -420,19 +456,14 @@ impl Fetcher {
             stream_sequence,
             consumer_sequence,
         } = arrived;
-        let content_type = headers
-            .iter()
-            .find(|header| header.name.eq_ignore_ascii_case("Content-Type"))
-            .and_then(|header| String::from_utf8(header.value.to_vec()).ok());
-        let incoming = Incoming {
+        let incoming = incoming(
+            &self.opened.position_prefix,
+            stream_sequence,
             subject,
             headers,
-            content_type,
             payload,
-            published_at: Some(published),
-            position: Position(format!("{}:{stream_sequence}", self.opened.position_prefix)),
-            queue_id: None,
-        };
+            published,
+        );
         let answer = self.hand.hold(reply);
         let delivery = Delivery::new(
             incoming,

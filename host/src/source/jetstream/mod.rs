@@ -9,6 +9,7 @@
 //! pipeline's decision, and leaves a dead letter.
 
 mod access;
+mod acknowledged;
 mod connect;
 mod durable;
 mod epoch;
@@ -16,6 +17,7 @@ mod fetch;
 mod hand;
 mod in_order;
 mod publish;
+mod rewind;
 mod unreadable;
 
 use std::fmt;
@@ -30,12 +32,15 @@ use super::{BoxFuture, Delivery, Source, SourceError};
 use crate::health::Part;
 use crate::message::Instant;
 pub use access::{Access, Login, Secret, Tls};
+pub use acknowledged::{AckFloor, Acknowledged};
 use connect::Link;
+pub use durable::Reach;
 use fetch::Fetcher;
 use hand::Hand;
 pub use publish::{
     JetStreamPublisher, NewMessage, Prepared, PublishFailure, PublisherOptions, SubjectPublisher,
 };
+pub use rewind::{RewindPlan, RewindTo, Rewinder};
 
 /// How long `close` waits for the server to confirm that it got the last answers.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
@@ -100,6 +105,7 @@ pub struct JetStream {
     hand: Arc<Hand>,
     desk: Arc<Desk>,
     drift: Vec<String>,
+    reach: Reach,
     /// Ends the fetching task in good order.
     stop: Option<oneshot::Sender<()>>,
     fetching: JoinSet<()>,
@@ -137,6 +143,7 @@ impl JetStream {
             );
         }
         let drift = opened.drift.clone();
+        let reach = opened.reach;
         let hand = Arc::new(Hand::new(link.client.clone(), opened.ack_wait));
         let desk = Arc::new(Desk::default());
         let (stop, stopped) = oneshot::channel();
@@ -158,6 +165,7 @@ impl JetStream {
             hand,
             desk,
             drift,
+            reach,
             stop: Some(stop),
             fetching,
             keeping_alive,
@@ -167,6 +175,16 @@ impl JetStream {
     /// Returns how the stream and the durable that were found differ from the options, a sentence each.
     pub fn drift(&self) -> &[String] {
         &self.drift
+    }
+
+    /// Returns a reader of what the broker counts as done, over this source's connection.
+    pub fn acknowledged(&self) -> Acknowledged {
+        Acknowledged::over(&self.link, &self.options)
+    }
+
+    /// Returns for how long a message may come again.
+    pub fn reach(&self) -> Reach {
+        self.reach
     }
 
     /// Returns how many deliveries exist: fetched, running, or held for a retry.

@@ -191,7 +191,7 @@ impl JetStreamPublisher {
         }
         let subject = message.subject.clone();
         Ok(Prepared {
-            publish: to_publish(message)?,
+            publish: to_publish(&message)?,
             subject,
         })
     }
@@ -232,7 +232,8 @@ pub enum PublishFailure {
     /// The server can't be reached or did not answer: the message may be stored or not. It is not the message's fault.
     #[error("{0}")]
     Unavailable(String),
-    /// The server did not store it, and may do so later: no stream takes the subject, or it is full.
+    /// The server did not store it, or did not say that it did, and may do so later: no stream takes the subject, it is full, this user may
+    /// not publish to it.
     #[error("{0}")]
     NotStored(String),
     /// It can never be published as it is.
@@ -261,53 +262,94 @@ impl SubjectPublisher {
 
     /// Publishes a message and waits for the confirmation. Returns whether the server had it already, by its id.
     ///
+    /// A message that is not confirmed in time may be sent twice.
+    ///
     /// # Errors
     /// As `PublishFailure` says.
     pub async fn publish(&self, message: NewMessage) -> Result<bool, PublishFailure> {
-        let refused = |error: SourceError| PublishFailure::Refused(error.to_string());
-        let subject = message.subject.clone();
-        check_subject(&subject).map_err(refused)?;
-        let bytes = message.payload.len();
-        let publish = to_publish(message).map_err(refused)?;
-        let unconfirmed = || {
-            format!(
-                "`{}` did not confirm a message in time",
-                self.link.shown_url
-            )
-        };
-        let failed = |error: &PublishError| match error.kind() {
-            PublishErrorKind::TimedOut | PublishErrorKind::BrokenPipe => {
-                PublishFailure::Unavailable(unconfirmed())
+        check_subject(&message.subject).map_err(refused)?;
+        let subject = &message.subject;
+        for is_last in [false, true] {
+            if let Some(is_known) = self.publish_once(&message).await? {
+                return Ok(is_known);
             }
-            PublishErrorKind::StreamNotFound => {
-                PublishFailure::NotStored(format!("no stream takes subject `{subject}`"))
+            if !self.is_connected() {
+                break;
             }
-            PublishErrorKind::MaxPayloadExceeded => PublishFailure::Refused(format!(
-                "its {bytes} bytes are more than the {} that the server takes",
-                self.link.client.max_payload()
-            )),
-            _ => PublishFailure::NotStored(format!("subject `{subject}`: {error}")),
-        };
-        let confirmed = self
-            .link
-            .context
-            .send_publish(subject.clone(), publish)
-            .await
-            .map_err(|error| failed(&error))?;
-        match confirmed.await {
-            Ok(ack) => Ok(ack.duplicate),
-            // Where somebody listens, the server does not say that no stream does.
-            Err(error) if error.kind() == PublishErrorKind::TimedOut && self.is_connected() => {
-                match self.link.context.stream_by_subject(subject.clone()).await {
-                    Err(error) if error.kind() == GetStreamByNameErrorKind::NotFound => Err(
-                        PublishFailure::NotStored(format!("no stream takes subject `{subject}`")),
-                    ),
-                    Ok(_) | Err(_) => Err(PublishFailure::Unavailable(unconfirmed())),
+            match self.link.context.stream_by_subject(subject.clone()).await {
+                // Where somebody listens, the server does not say by itself that no stream does.
+                Err(error) if error.kind() == GetStreamByNameErrorKind::NotFound => {
+                    return Err(PublishFailure::NotStored(no_stream(subject)));
                 }
+                // It did answer before the second try: it is the matter of this subject alone.
+                Ok(stream) if is_last => {
+                    return Err(PublishFailure::NotStored(format!(
+                        "subject `{subject}`: stream `{stream}` did not confirm the message in time; it may be stored or not"
+                    )));
+                }
+                // It may have been away until now.
+                Ok(_) => {}
+                Err(_) => break,
             }
-            Err(error) => Err(failed(&error)),
+        }
+        Err(PublishFailure::Unavailable(self.unconfirmed()))
+    }
+
+    /// `None`: it was not confirmed in time.
+    async fn publish_once(&self, message: &NewMessage) -> Result<Option<bool>, PublishFailure> {
+        let subject = &message.subject;
+        let publish = to_publish(message).map_err(refused)?;
+        // Before the message is on its way.
+        let mut denied = self.link.denied();
+        let confirmed = async {
+            self.link
+                .context
+                .send_publish(subject.clone(), publish)
+                .await?
+                .await
+        };
+        let confirmed = tokio::select! {
+            confirmed = confirmed => confirmed,
+            // The confirmation will never come.
+            () = denied.heard(subject) => {
+                return Err(PublishFailure::NotStored(format!(
+                    "the server does not let this user publish to subject `{subject}`"
+                )));
+            }
+        };
+        let error = match confirmed {
+            Ok(ack) => return Ok(Some(ack.duplicate)),
+            Err(error) => error,
+        };
+        match error.kind() {
+            PublishErrorKind::TimedOut => Ok(None),
+            PublishErrorKind::BrokenPipe => Err(PublishFailure::Unavailable(self.unconfirmed())),
+            PublishErrorKind::StreamNotFound => Err(PublishFailure::NotStored(no_stream(subject))),
+            PublishErrorKind::MaxPayloadExceeded => Err(PublishFailure::Refused(format!(
+                "its {} bytes are more than the {} that the server takes",
+                message.payload.len(),
+                self.link.client.max_payload()
+            ))),
+            _ => Err(PublishFailure::NotStored(format!(
+                "subject `{subject}`: {error}"
+            ))),
         }
     }
+
+    fn unconfirmed(&self) -> String {
+        format!(
+            "`{}` did not confirm a message in time",
+            self.link.shown_url
+        )
+    }
+}
+
+fn refused(error: SourceError) -> PublishFailure {
+    PublishFailure::Refused(error.to_string())
+}
+
+fn no_stream(subject: &str) -> String {
+    format!("no stream takes subject `{subject}`")
 }
 
 /// Checks that a subject is one, and no pattern.
@@ -322,7 +364,7 @@ fn check_subject(subject: &str) -> Result<(), SourceError> {
 }
 
 /// Puts a message into the client's form.
-fn to_publish(message: NewMessage) -> Result<PublishMessage, SourceError> {
+fn to_publish(message: &NewMessage) -> Result<PublishMessage, SourceError> {
     let mut headers = HeaderMap::new();
     for header in &message.headers {
         headers.append(
@@ -337,7 +379,7 @@ fn to_publish(message: NewMessage) -> Result<PublishMessage, SourceError> {
         }
         headers.insert(NATS_MESSAGE_ID, value);
     }
-    let publish = PublishMessage::build().payload(message.payload);
+    let publish = PublishMessage::build().payload(message.payload.clone());
     Ok(if headers.is_empty() {
         publish
     } else {

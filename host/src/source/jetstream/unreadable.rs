@@ -34,6 +34,52 @@ struct Found {
     message: RawMessage,
 }
 
+/// A message as the stream keeps it.
+pub(super) struct Stored {
+    pub(super) subject: String,
+    pub(super) raw_headers: Option<Vec<u8>>,
+    pub(super) payload: Bytes,
+    pub(super) published: Instant,
+    published_nanoseconds: i128,
+}
+
+/// Returns the stream's message with that number, if it still keeps it.
+pub(super) async fn stored(
+    link: &Link,
+    stream: &str,
+    sequence: u64,
+) -> Result<Option<Stored>, SourceError> {
+    let subject = format!("STREAM.MSG.GET.{stream}");
+    let message = match link
+        .ask::<Found>(&subject, &json!({ "seq": sequence }))
+        .await?
+    {
+        Ok(Found { message }) => message,
+        Err(error) if error.error_code() == ErrorCode::NO_MESSAGE_FOUND => return Ok(None),
+        Err(error) => {
+            return Err(link.refused(
+                &format!("reading message {sequence} of stream `{stream}`"),
+                &error,
+            ));
+        }
+    };
+    let Some(payload) = from_base64(&message.payload) else {
+        return Err(SourceError::Unavailable(format!(
+            "message {sequence} of stream `{stream}` came without a payload that can be read"
+        )));
+    };
+    Ok(Some(Stored {
+        raw_headers: message.headers.as_deref().and_then(from_base64),
+        payload: Bytes::from(payload),
+        published: Instant {
+            seconds: message.time.unix_timestamp(),
+            nanoseconds: message.time.microsecond() * 1000,
+        },
+        published_nanoseconds: message.time.unix_timestamp_nanos(),
+        subject: message.subject,
+    }))
+}
+
 /// Returns the messages that are delivered, not answered, not in hand here, and that the client cannot read.
 pub(super) async fn find(
     link: &Link,
@@ -54,27 +100,10 @@ pub(super) async fn find(
     let in_hand = hand.stream_sequences();
     let mut found = Vec::new();
     for sequence in (first..=last).filter(|sequence| !in_hand.contains(sequence)) {
-        let subject = format!("STREAM.MSG.GET.{}", options.stream);
-        let message = match link
-            .ask::<Found>(&subject, &json!({ "seq": sequence }))
-            .await?
-        {
-            Ok(Found { message }) => message,
-            Err(error) if error.error_code() == ErrorCode::NO_MESSAGE_FOUND => continue,
-            Err(error) => {
-                return Err(link.refused(
-                    &format!("reading message {sequence} of stream `{}`", options.stream),
-                    &error,
-                ));
-            }
+        let Some(message) = stored(link, &options.stream, sequence).await? else {
+            continue;
         };
-        let Some(payload) = from_base64(&message.payload) else {
-            return Err(SourceError::Unavailable(format!(
-                "message {sequence} of stream `{}` came without a payload that can be read",
-                options.stream
-            )));
-        };
-        let Some(raw) = message.headers.as_deref().and_then(from_base64) else {
+        let Some(raw) = message.raw_headers else {
             continue;
         };
         if is_readable(&raw) {
@@ -86,7 +115,7 @@ pub(super) async fn find(
             options.stream,
             options.consumer,
             info.delivered.consumer_sequence,
-            message.time.unix_timestamp_nanos(),
+            message.published_nanoseconds,
         );
         tracing::warn!(
             stream = %options.stream,
@@ -97,11 +126,8 @@ pub(super) async fn find(
         found.push(Arrived {
             subject: message.subject,
             headers: parse(&raw),
-            payload: Bytes::from(payload),
-            published: Instant {
-                seconds: message.time.unix_timestamp(),
-                nanoseconds: message.time.microsecond() * 1000,
-            },
+            payload: message.payload,
+            published: message.published,
             reply: Subject::from(reply),
             // How often it was is not known, and what cuts connections may do more: it runs alone.
             delivered: 3,
@@ -144,7 +170,7 @@ fn is_readable(raw: &[u8]) -> bool {
 
 /// Reads headers of any bytes. Names that are no UTF-8 are read with replacements; a line without a colon is a name without
 /// value. The order is that of readable messages: by name, and of one name as they stand.
-fn parse(raw: &[u8]) -> Vec<Header> {
+pub(super) fn parse(raw: &[u8]) -> Vec<Header> {
     let mut headers: Vec<(String, Vec<u8>)> = Vec::new();
     let body = raw.strip_prefix(VERSION).unwrap_or(raw);
     let mut lines = body

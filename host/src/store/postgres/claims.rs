@@ -90,7 +90,7 @@ impl PostgresSession {
              SELECT claimed.message_id, pg_current_xact_id()::text, ( \
                  SELECT max(attempt) FROM hapax.attempts \
                  WHERE consumer = $1 AND message_id = claimed.message_id \
-             ) \
+             ), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint \
              FROM claimed",
         )
         .bind(consumer)
@@ -106,6 +106,7 @@ impl PostgresSession {
         for row in &rows {
             let id: String = row.try_get(0)?;
             self.tx.xid = Some(row.try_get(1)?);
+            self.tx.claimed_at = Some(row.try_get(3)?);
             let attempts: Option<i32> = row.try_get(2)?;
             let attempts = u32::try_from(attempts.unwrap_or(0)).unwrap_or(0);
             if attempts > 0 {

@@ -5,6 +5,9 @@ use sqlx::postgres::{PgDatabaseError, PgErrorPosition, PgSeverity};
 use crate::store::text::clean_reason;
 use crate::store::{SqlError, StoreError};
 
+const DATA_CORRUPTED: &str = "XX001";
+const INDEX_CORRUPTED: &str = "XX002";
+
 /// What the host does about an error, whatever the handler says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Class {
@@ -42,6 +45,9 @@ fn class_of(error: &PgDatabaseError) -> Class {
         _ if is_stale_plan(error) => Class::Stale,
         // The server became a standby.
         "25006" => Class::Unavailable,
+        // Spoilt tables and indexes: nobody's fault, as with a disk that can't be read (class 58). Charged, every message that comes near
+        // would be given up on, where a person has to act. All else of class XX may be a statement's own doing.
+        DATA_CORRUPTED | INDEX_CORRUPTED => Class::Unavailable,
         code => match &code[..code.floor_char_boundary(2)] {
             "08" | "53" | "57" if code != "57014" => Class::Unavailable,
             "58" => Class::Unavailable,
@@ -140,7 +146,7 @@ fn code_of(error: &PgDatabaseError) -> &'static str {
         "42501" => "denied.privilege",
         "42804" | "42846" | "42P18" => "type.mismatch",
         "25P02" => "aborted",
-        "25006" => "unavailable",
+        "25006" | DATA_CORRUPTED | INDEX_CORRUPTED => "unavailable",
         "21000" => "data.cardinality",
         "22001" => "data.too-long",
         "22003" => "data.out-of-range",

@@ -7,6 +7,7 @@
 //! **Invariant**: after any error that came from the server inside a transaction, no more of it is sent but ROLLBACK, to
 //! a savepoint that was begun before it or of the whole.
 
+mod checkpoint;
 mod claims;
 mod commit;
 mod connect;
@@ -18,6 +19,7 @@ mod many;
 mod order;
 mod outbox;
 mod params;
+mod prune;
 mod queue;
 mod rows;
 mod savepoints;
@@ -87,6 +89,8 @@ pub struct PostgresSession {
 struct TxState {
     /// The transaction's number, once the claim has given it one.
     xid: Option<String>,
+    /// The server's time at the last claim, in microseconds.
+    claimed_at: Option<i64>,
     /// The server raised an error: nothing more may be sent.
     aborted: bool,
     fault: Option<StoreError>,

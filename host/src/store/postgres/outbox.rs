@@ -8,18 +8,22 @@ use sqlx::{AssertSqlSafe, Row as _};
 
 use super::PostgresSession;
 use crate::message::{Instant, MessageId};
-use crate::store::outbox::{Candidate, OutboxSession, chosen, next_key, without_gaps};
+use crate::store::outbox::{Candidate, OutboxSession, chosen, next_key, stranded, without_gaps};
 use crate::store::text::{clean_reason, headers_from_json, instant_from_microseconds};
 use crate::store::{
-    OutboxCounts, OutboxFilter, OutboxMarks, OutboxMessage, OutboxQuery, OutboxState, OutboxTaken,
-    Session as _, StoreError, StoredOutboxRow,
+    OutboxCounts, OutboxFilter, OutboxMarks, OutboxMessage, OutboxQuery, OutboxState,
+    OutboxStranded, OutboxTaken, Session as _, StoreError, StoredOutboxRow,
 };
 
-/// Rows without a key that may leave, locked; those that other hosts have in hand are passed over.
-const WITHOUT_KEY: &str = "SELECT number, octet_length(payload)::bigint FROM hapax.outbox \
-     WHERE consumer = $1 AND key IS NULL AND published_at IS NULL AND parked_at IS NULL AND due_at <= now() \
-         AND (target = ANY ($2) OR ($3 AND target IS NULL)) \
-     ORDER BY due_at, number LIMIT $4 FOR UPDATE SKIP LOCKED";
+/// Rows without a key that may leave, locked; those that other hosts have in hand are passed over. They are looked for target by target, so that those
+/// of other targets are not read. `$2` holds targets, `''` for none.
+const WITHOUT_KEY: &str = "SELECT of_target.number, of_target.bytes \
+     FROM unnest($2::text[]) AS reachable (target) CROSS JOIN LATERAL \
+         (SELECT number, due_at, octet_length(payload)::bigint AS bytes FROM hapax.outbox \
+          WHERE consumer = $1 AND coalesce(target, '') = reachable.target COLLATE \"C\" \
+              AND key IS NULL AND published_at IS NULL AND parked_at IS NULL AND due_at <= now() \
+          ORDER BY due_at, number LIMIT $3 FOR UPDATE SKIP LOCKED) AS of_target \
+     ORDER BY of_target.due_at, of_target.number LIMIT $3";
 
 /// The first row of each key from `$2` on, found by going from key to key in the index, however many rows each has.
 const HEADS: &str = "WITH RECURSIVE heads (key, number) AS ( \
@@ -36,17 +40,17 @@ const HEADS: &str = "WITH RECURSIVE heads (key, number) AS ( \
 /// Locks heads that may leave.
 const LOCK_HEADS: &str = "SELECT key, number FROM hapax.outbox \
      WHERE number = ANY ($1) AND published_at IS NULL AND parked_at IS NULL AND due_at <= now() \
-         AND (target = ANY ($2) OR ($3 AND target IS NULL)) \
+         AND coalesce(target, '') = ANY ($2) \
      ORDER BY number FOR UPDATE SKIP LOCKED";
 
 /// The first rows of keys, in order, not locked yet.
 const OF_KEYS: &str = "SELECT of_key.number, of_key.key, of_key.bytes, of_key.may_leave \
      FROM unnest($2::text[]) AS head (key) CROSS JOIN LATERAL \
          (SELECT number, key, octet_length(payload)::bigint AS bytes, \
-              due_at <= now() AND (target = ANY ($3) OR ($4 AND target IS NULL)) AS may_leave \
+              due_at <= now() AND coalesce(target, '') = ANY ($3) AS may_leave \
           FROM hapax.outbox \
           WHERE consumer = $1 AND key = head.key AND key IS NOT NULL AND published_at IS NULL AND parked_at IS NULL \
-          ORDER BY number LIMIT $5) AS of_key \
+          ORDER BY number LIMIT $4) AS of_key \
      ORDER BY of_key.number";
 
 const MESSAGE_COLUMNS: &str =
@@ -114,10 +118,10 @@ fn read_stored(row: &PgRow) -> Result<StoredOutboxRow, sqlx::Error> {
 impl PostgresSession {
     async fn take_in_tx(&mut self, query: &OutboxQuery) -> Result<OutboxTaken, sqlx::Error> {
         let limit = i64::from(query.limit);
+        let reachable = query.reachable();
         let without_key: Vec<(i64, i64)> = sqlx::query_as(WITHOUT_KEY)
             .bind(&query.consumer)
-            .bind(&query.targets)
-            .bind(query.without_target)
+            .bind(&reachable)
             .bind(limit)
             .fetch_all(&mut self.connection)
             .await?;
@@ -135,8 +139,7 @@ impl PostgresSession {
             let numbers: Vec<i64> = heads.iter().map(|(_, number)| *number).collect();
             let rows: Vec<(String, i64)> = sqlx::query_as(LOCK_HEADS)
                 .bind(&numbers)
-                .bind(&query.targets)
-                .bind(query.without_target)
+                .bind(&reachable)
                 .fetch_all(&mut self.connection)
                 .await?;
             locked.extend(rows);
@@ -147,8 +150,7 @@ impl PostgresSession {
             let rows: Vec<(i64, Option<String>, i64, bool)> = sqlx::query_as(OF_KEYS)
                 .bind(&query.consumer)
                 .bind(&keys)
-                .bind(&query.targets)
-                .bind(query.without_target)
+                .bind(&reachable)
                 .bind(of_each)
                 .fetch_all(&mut self.connection)
                 .await?;
@@ -286,7 +288,7 @@ impl OutboxSession for PostgresSession {
         sqlx::query_scalar(
             "SELECT EXISTS (SELECT 1 FROM hapax.outbox \
                  WHERE consumer = $1 AND key IS NULL AND published_at IS NULL AND parked_at IS NULL \
-                     AND (due_at <= now() OR attempts > 0) AND (target = ANY ($2) OR ($3 AND target IS NULL))) \
+                     AND (due_at <= now() OR attempts > 0) AND coalesce(target, '') = ANY ($2)) \
              OR EXISTS (WITH RECURSIVE heads (key, number) AS ( \
                      (SELECT key, number FROM hapax.outbox \
                       WHERE consumer = $1 AND key IS NOT NULL AND published_at IS NULL AND parked_at IS NULL \
@@ -297,14 +299,57 @@ impl OutboxSession for PostgresSession {
                               AND key IS NOT NULL AND published_at IS NULL AND parked_at IS NULL \
                           ORDER BY key, number LIMIT 1) AS later \
                  ) SELECT 1 FROM heads JOIN hapax.outbox USING (number) \
-                 WHERE (due_at <= now() OR attempts > 0) AND (target = ANY ($2) OR ($3 AND target IS NULL)))",
+                 WHERE (due_at <= now() OR attempts > 0) AND coalesce(target, '') = ANY ($2))",
         )
         .bind(&query.consumer)
-        .bind(&query.targets)
-        .bind(query.without_target)
+        .bind(query.reachable())
         .fetch_one(&mut self.connection)
         .await
         .map_err(|error| self.host_error(&error))
+    }
+
+    async fn stranded_outbox(
+        &mut self,
+        query: &OutboxQuery,
+    ) -> Result<Vec<OutboxStranded>, StoreError> {
+        let rows: Vec<(Option<String>, i64)> = sqlx::query_as(
+            "WITH RECURSIVE targets (target) AS ( \
+                 (SELECT coalesce(target, '') FROM hapax.outbox \
+                  WHERE consumer = $1 AND key IS NULL AND published_at IS NULL AND parked_at IS NULL \
+                  ORDER BY coalesce(target, '') LIMIT 1) \
+                 UNION ALL \
+                 SELECT later.target FROM targets CROSS JOIN LATERAL \
+                     (SELECT coalesce(target, '') AS target FROM hapax.outbox \
+                      WHERE consumer = $1 AND coalesce(target, '') > targets.target \
+                          AND key IS NULL AND published_at IS NULL AND parked_at IS NULL \
+                      ORDER BY coalesce(target, '') LIMIT 1) AS later \
+             ), heads (key, number) AS ( \
+                 (SELECT key, number FROM hapax.outbox \
+                  WHERE consumer = $1 AND key IS NOT NULL AND published_at IS NULL AND parked_at IS NULL \
+                  ORDER BY key, number LIMIT 1) \
+                 UNION ALL \
+                 SELECT later.key, later.number FROM heads CROSS JOIN LATERAL \
+                     (SELECT key, number FROM hapax.outbox WHERE consumer = $1 AND key > heads.key \
+                          AND key IS NOT NULL AND published_at IS NULL AND parked_at IS NULL \
+                      ORDER BY key, number LIMIT 1) AS later \
+             ) SELECT nullif(target, ''), sum(rows)::bigint FROM ( \
+                 SELECT targets.target, (SELECT count(*) FROM hapax.outbox AS one \
+                     WHERE one.consumer = $1 AND coalesce(one.target, '') = targets.target \
+                         AND one.key IS NULL AND one.published_at IS NULL AND one.parked_at IS NULL) \
+                 FROM targets WHERE targets.target <> ALL ($2) \
+                 UNION ALL \
+                 SELECT coalesce(head.target, ''), (SELECT count(*) FROM hapax.outbox AS one \
+                     WHERE one.consumer = $1 AND one.key = heads.key \
+                         AND one.key IS NOT NULL AND one.published_at IS NULL AND one.parked_at IS NULL) \
+                 FROM heads JOIN hapax.outbox AS head USING (number) WHERE coalesce(head.target, '') <> ALL ($2) \
+             ) AS here (target, rows) GROUP BY target ORDER BY target",
+        )
+        .bind(&query.consumer)
+        .bind(query.reachable())
+        .fetch_all(&mut self.connection)
+        .await
+        .map_err(|error| self.host_error(&error))?;
+        Ok(stranded(rows))
     }
 
     async fn prune_outbox(&mut self, keep: Duration, limit: u32) -> Result<u64, StoreError> {

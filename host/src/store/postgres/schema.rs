@@ -3,7 +3,7 @@
 use sqlx::Row as _;
 
 use super::{LOCK_CLASS, LOCK_MIGRATIONS, PostgresSession, connect};
-use crate::store::migrations::Recorded;
+use crate::store::migrations::{Recorded, Schema};
 use crate::store::{
     CommitError, HandlerMigration, Session as _, StoreError, StoreKind, migrations, records,
 };
@@ -45,28 +45,37 @@ impl PostgresSession {
             .await
             .map_err(|error| self.host_error(&error))?;
         let found = if made {
-            let text: Option<String> =
-                sqlx::query_scalar("SELECT value FROM hapax.meta WHERE name = 'schema-version'")
-                    .persistent(false)
-                    .fetch_optional(&mut self.connection)
-                    .await
-                    .map_err(|error| self.host_error(&error))?;
-            records::stored_version(text)?
+            self.schema_in_tx().await?
         } else {
-            0
+            Schema {
+                version: 0,
+                serves: None,
+            }
         };
         for migration in migrations::own_missing(StoreKind::Postgres, found)? {
             self.simple(migration.sql).await?;
             sqlx::query(
-                "INSERT INTO hapax.meta (name, value) VALUES ('schema-version', $1) \
+                "INSERT INTO hapax.meta (name, value) VALUES ('schema-version', $1), ('schema-serves', $2) \
                  ON CONFLICT (name) DO UPDATE SET value = excluded.value",
             )
             .bind(migration.version.to_string())
+            .bind(migration.serves.to_string())
             .execute(&mut self.connection)
             .await
             .map_err(|error| self.host_error(&error))?;
         }
         Ok(())
+    }
+
+    async fn schema_in_tx(&mut self) -> Result<Schema, StoreError> {
+        let rows: Vec<(String, String)> = sqlx::query_as(
+            "SELECT name, value FROM hapax.meta WHERE name IN ('schema-version', 'schema-serves')",
+        )
+        .persistent(false)
+        .fetch_all(&mut self.connection)
+        .await
+        .map_err(|error| self.host_error(&error))?;
+        records::stored_schema(rows)
     }
 
     /// Applies the first migration that is missing. False: none is.

@@ -102,8 +102,9 @@ impl SqliteSession {
             schema_version: None,
             run_lock_path: started::lock_path(path),
             run_lock: None,
-            relay_lock_path: started::relay_lock_path(path),
-            relay_lock: None,
+            pruner: String::new(),
+            path: path.to_owned(),
+            relay_locks: Vec::new(),
             broken: false,
         };
         session.check_settings(path).await?;

@@ -27,8 +27,8 @@ fn class_of(code: i32) -> Class {
     match code & 0xff {
         // BUSY, LOCKED
         5 | 6 => Class::Busy,
-        // NOMEM, IOERR, CORRUPT, FULL, CANTOPEN, PROTOCOL, NOTADB
-        7 | 10 | 11 | 13 | 14 | 15 | 26 => Class::Unavailable,
+        // NOMEM, READONLY, IOERR, CORRUPT, FULL, CANTOPEN, PROTOCOL, NOTADB: the file or the machine, whatever the statement
+        7 | 8 | 10 | 11 | 13 | 14 | 15 | 26 => Class::Unavailable,
         _ => Class::Refused,
     }
 }
@@ -156,9 +156,8 @@ fn code_of(code: i32, message: &str) -> &'static str {
             1 if message.starts_with("no such function") => "undefined.function",
             1 => "invalid",
             5 | 6 => "busy",
-            8 => "denied.privilege",
             9 => "timeout",
-            7 | 10 | 11 | 13 | 14 | 15 | 26 => "unavailable",
+            7 | 8 | 10 | 11 | 13 | 14 | 15 | 26 => "unavailable",
             18 => "data.too-long",
             19 => "constraint",
             20 => "type.mismatch",

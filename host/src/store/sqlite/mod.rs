@@ -8,6 +8,7 @@
 //! **Invariant**: after any error inside a transaction, no more of it is run but ROLLBACK, to a savepoint that was begun
 //! before it or of the whole.
 
+mod checkpoint;
 mod claims;
 mod connect;
 mod cursors;
@@ -18,6 +19,7 @@ mod many;
 mod order;
 mod outbox;
 mod params;
+mod prune;
 mod queue;
 mod rows;
 mod savepoints;
@@ -113,10 +115,12 @@ pub struct SqliteSession {
     run_lock_path: PathBuf,
     /// That file, while a suspect runs on this session.
     run_lock: Option<std::fs::File>,
-    /// The file whose lock keeps relays of all hosts apart.
-    relay_lock_path: PathBuf,
-    /// That file, while rows of the outbox are in hand on this session.
-    relay_lock: Option<std::fs::File>,
+    /// As whom this session prunes.
+    pruner: String,
+    /// The database's file.
+    path: PathBuf,
+    /// The files whose locks keep relays of all hosts apart, while rows of the outbox are in hand on this session.
+    relay_locks: Vec<std::fs::File>,
     /// True if the connection must be closed.
     broken: bool,
 }

@@ -7,17 +7,17 @@ use sqlx::sqlite::SqliteRow;
 use sqlx::{AssertSqlSafe, Row as _};
 
 use super::SqliteSession;
-use super::started::{NOW, lock_file};
+use super::started::{NOW, lock_file, relay_lock_path};
 use crate::message::{Instant, MessageId};
-use crate::store::outbox::{Candidate, OutboxSession, chosen, next_key};
+use crate::store::outbox::{Candidate, OutboxSession, chosen, next_key, stranded};
 use crate::store::text::{clean_reason, headers_from_json, instant_from_text};
 use crate::store::{
-    OutboxCounts, OutboxFilter, OutboxMarks, OutboxMessage, OutboxQuery, OutboxState, OutboxTaken,
-    Session as _, StoreError, StoredOutboxRow, records,
+    OutboxCounts, OutboxFilter, OutboxMarks, OutboxMessage, OutboxQuery, OutboxState,
+    OutboxStranded, OutboxTaken, Session as _, StoreError, StoredOutboxRow, records,
 };
 
-/// True of rows whose target can be reached: `?2` is a JSON list, `?3` says whether none is one that can.
-const REACHABLE: &str = "(target IN (SELECT value FROM json_each(?2)) OR (?3 AND target IS NULL))";
+/// True of rows whose target can be reached: `?2` is a JSON list of targets, `''` for none.
+const REACHABLE: &str = "coalesce(target, '') IN (SELECT value FROM json_each(?2))";
 const OPEN: &str = "published_at IS NULL AND parked_at IS NULL";
 
 /// Selects the first row of each key for which `from` is true, at most `limit` keys. It goes from key to key in the index, however many rows each
@@ -106,19 +106,25 @@ fn read_stored(row: &SqliteRow) -> Result<StoredOutboxRow, sqlx::Error> {
 
 impl SqliteSession {
     async fn look_for(&mut self, query: &OutboxQuery) -> Result<OutboxTaken, sqlx::Error> {
-        let targets = json(&query.targets);
+        let targets = json(&query.reachable());
         let limit = i64::from(query.limit);
-        let without_key: Vec<(i64, i64)> = sqlx::query_as(AssertSqlSafe(format!(
-            "SELECT number, length(payload) FROM hapax_outbox \
-             WHERE consumer = ?1 AND key IS NULL AND {OPEN} AND due_at <= {NOW} AND {REACHABLE} \
-             ORDER BY due_at, number LIMIT ?4"
-        )))
-        .bind(&query.consumer)
-        .bind(&targets)
-        .bind(query.without_target)
-        .bind(limit)
-        .fetch_all(&mut self.connection)
-        .await?;
+        // Target by target, so that rows of other targets are not read.
+        let mut without_key: Vec<(String, i64, i64)> = Vec::new();
+        for target in query.reachable() {
+            let rows = sqlx::query_as(AssertSqlSafe(format!(
+                "SELECT due_at, number, length(payload) FROM hapax_outbox \
+                 WHERE consumer = ?1 AND coalesce(target, '') = ?2 AND key IS NULL AND {OPEN} AND due_at <= {NOW} \
+                 ORDER BY due_at, number LIMIT ?3"
+            )))
+            .bind(&query.consumer)
+            .bind(target)
+            .bind(limit)
+            .fetch_all(&mut self.connection)
+            .await?;
+            without_key.extend::<Vec<(String, i64, i64)>>(rows);
+        }
+        without_key.sort();
+        without_key.truncate(query.limit as usize);
         let heads: Vec<(String, i64)> = sqlx::query_as(AssertSqlSafe(heads("key >= ?2", "?3")))
             .bind(&query.consumer)
             .bind(&query.from_key)
@@ -131,11 +137,10 @@ impl SqliteSession {
         for (key, _) in &heads {
             let rows: Vec<(i64, i64, bool)> = sqlx::query_as(AssertSqlSafe(format!(
                 "SELECT number, length(payload), due_at <= {NOW} AND {REACHABLE} FROM hapax_outbox \
-                 WHERE consumer = ?1 AND key = ?4 AND key IS NOT NULL AND {OPEN} ORDER BY number LIMIT ?5"
+                 WHERE consumer = ?1 AND key = ?3 AND key IS NOT NULL AND {OPEN} ORDER BY number LIMIT ?4"
             )))
             .bind(&query.consumer)
             .bind(&targets)
-            .bind(query.without_target)
             .bind(key)
             .bind(of_each)
             .fetch_all(&mut self.connection)
@@ -152,7 +157,7 @@ impl SqliteSession {
         }
         let without_key = without_key
             .into_iter()
-            .map(|(number, bytes)| Candidate {
+            .map(|(_, number, bytes)| Candidate {
                 number,
                 key: None,
                 bytes: bytes.unsigned_abs(),
@@ -230,19 +235,23 @@ impl OutboxSession for SqliteSession {
             return Err(records::broken_connection());
         }
         self.clear_tx();
-        let Some(lock) = lock_file(&self.relay_lock_path)? else {
-            return Ok(None);
-        };
+        let mut locks = Vec::with_capacity(query.targets.len());
+        for target in &query.targets {
+            match lock_file(&relay_lock_path(&self.path, target))? {
+                Some(lock) => locks.push(lock),
+                None => return Ok(None),
+            }
+        }
         let taken = self
             .look_for(query)
             .await
             .map_err(|error| self.host_error(&error))?;
-        self.relay_lock = Some(lock);
+        self.relay_locks = locks;
         Ok(Some(taken))
     }
 
     async fn settle_outbox(&mut self, marks: &OutboxMarks) -> Result<(), StoreError> {
-        let lock = self.relay_lock.take();
+        let locks = std::mem::take(&mut self.relay_locks);
         self.begin().await?;
         let settled = match self.mark_in_tx(marks).await {
             Ok(()) => self.commit_own().await,
@@ -252,12 +261,12 @@ impl OutboxSession for SqliteSession {
             }
         };
         // Only after the marks are there for the next relay to see.
-        drop(lock);
+        drop(locks);
         settled
     }
 
     async fn give_back_outbox(&mut self) -> Result<(), StoreError> {
-        self.relay_lock = None;
+        self.relay_locks.clear();
         Ok(())
     }
 
@@ -271,11 +280,43 @@ impl OutboxSession for SqliteSession {
             heads("true", "-1"),
         )))
         .bind(&query.consumer)
-        .bind(json(&query.targets))
-        .bind(query.without_target)
+        .bind(json(&query.reachable()))
         .fetch_one(&mut self.connection)
         .await
         .map_err(|error| self.host_error(&error))
+    }
+
+    async fn stranded_outbox(
+        &mut self,
+        query: &OutboxQuery,
+    ) -> Result<Vec<OutboxStranded>, StoreError> {
+        let rows: Vec<(Option<String>, i64)> = sqlx::query_as(AssertSqlSafe(format!(
+            "WITH RECURSIVE targets (name) AS ( \
+                 SELECT (SELECT coalesce(target, '') FROM hapax_outbox \
+                         WHERE consumer = ?1 AND key IS NULL AND {OPEN} ORDER BY coalesce(target, '') LIMIT 1) \
+                 UNION ALL \
+                 SELECT (SELECT coalesce(target, '') FROM hapax_outbox \
+                         WHERE consumer = ?1 AND coalesce(target, '') > targets.name AND key IS NULL AND {OPEN} \
+                         ORDER BY coalesce(target, '') LIMIT 1) \
+                 FROM targets WHERE targets.name IS NOT NULL \
+             ) SELECT nullif(target, ''), sum(rows) FROM ( \
+                 SELECT targets.name AS target, (SELECT count(*) FROM hapax_outbox \
+                     WHERE consumer = ?1 AND coalesce(target, '') = targets.name AND key IS NULL AND {OPEN}) AS rows \
+                 FROM targets WHERE targets.name IS NOT NULL AND targets.name NOT IN (SELECT value FROM json_each(?2)) \
+                 UNION ALL \
+                 SELECT coalesce(first.target, ''), (SELECT count(*) FROM hapax_outbox AS one \
+                     WHERE one.consumer = ?1 AND one.key = head.key AND one.key IS NOT NULL AND {OPEN}) \
+                 FROM ({}) AS head JOIN hapax_outbox AS first ON first.number = head.number \
+                 WHERE coalesce(first.target, '') NOT IN (SELECT value FROM json_each(?2)) \
+             ) GROUP BY target ORDER BY target",
+            heads("true", "-1"),
+        )))
+        .bind(&query.consumer)
+        .bind(json(&query.reachable()))
+        .fetch_all(&mut self.connection)
+        .await
+        .map_err(|error| self.host_error(&error))?;
+        Ok(stranded(rows))
     }
 
     async fn prune_outbox(&mut self, keep: Duration, limit: u32) -> Result<u64, StoreError> {

@@ -3,7 +3,7 @@
 use sqlx::Row as _;
 
 use super::SqliteSession;
-use crate::store::migrations::Recorded;
+use crate::store::migrations::{Recorded, Schema};
 use crate::store::{
     CommitError, HandlerMigration, Session as _, StoreError, StoreKind, migrations, records,
 };
@@ -34,22 +34,27 @@ impl SqliteSession {
         .await
         .map_err(|error| self.host_error(&error))?;
         let found = if made {
-            let text: Option<String> =
-                sqlx::query_scalar("SELECT value FROM hapax_meta WHERE name = 'schema-version'")
-                    .fetch_optional(&mut self.connection)
-                    .await
-                    .map_err(|error| self.host_error(&error))?;
-            records::stored_version(text)?
+            let rows: Vec<(String, String)> = sqlx::query_as(
+                "SELECT name, value FROM hapax_meta WHERE name IN ('schema-version', 'schema-serves')",
+            )
+            .fetch_all(&mut self.connection)
+            .await
+            .map_err(|error| self.host_error(&error))?;
+            records::stored_schema(rows)?
         } else {
-            0
+            Schema {
+                version: 0,
+                serves: None,
+            }
         };
         for migration in migrations::own_missing(StoreKind::Sqlite, found)? {
             self.simple(migration.sql).await?;
             sqlx::query(
-                "INSERT INTO hapax_meta (name, value) VALUES ('schema-version', ?1) \
+                "INSERT INTO hapax_meta (name, value) VALUES ('schema-version', ?1), ('schema-serves', ?2) \
                  ON CONFLICT (name) DO UPDATE SET value = excluded.value",
             )
             .bind(migration.version.to_string())
+            .bind(migration.serves.to_string())
             .execute(&mut self.connection)
             .await
             .map_err(|error| self.host_error(&error))?;

@@ -16,9 +16,9 @@ pub(super) fn lock_path(database: &Path) -> PathBuf {
     beside(database, "-suspect")
 }
 
-/// Returns the file that is locked while rows of the outbox are published: `hapax.db-relay`.
-pub(super) fn relay_lock_path(database: &Path) -> PathBuf {
-    beside(database, "-relay")
+/// Returns the file that is locked while rows of the outbox are published to `target`: `hapax.db-relay-TARGET`.
+pub(super) fn relay_lock_path(database: &Path, target: &str) -> PathBuf {
+    beside(database, &format!("-relay-{target}"))
 }
 
 fn beside(database: &Path, suffix: &str) -> PathBuf {

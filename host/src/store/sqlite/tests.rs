@@ -170,3 +170,28 @@ async fn a_savepoint_that_cannot_be_undone_is_the_end() {
     test.session.rollback().await.unwrap();
     assert_eq!(test.committed().await, (0, 0));
 }
+
+/// A file that became read-only, to the statement of a handler and to those of the host.
+#[tokio::test]
+async fn a_database_that_takes_no_writes_is_nobodys_fault() {
+    let mut test = Test::begun().await;
+    test.raw("PRAGMA query_only = ON").await.unwrap();
+    let error = test
+        .session
+        .execute("INSERT INTO t VALUES (2)", &[])
+        .await
+        .unwrap_err();
+    assert_eq!(
+        (error.code.as_str(), error.retryable),
+        ("unavailable", true)
+    );
+    assert!(matches!(
+        test.session.fault,
+        Some(StoreError::Unavailable(_))
+    ));
+    let error = test.raw("DELETE FROM hapax_attempts").await.unwrap_err();
+    assert!(matches!(
+        errors::store_error(&error),
+        StoreError::Unavailable(_)
+    ));
+}

@@ -7,7 +7,10 @@
     reason = "a test may stop at once, and prints how long it took"
 )]
 
+#[path = "../support/mod.rs"]
 mod support;
+
+mod store;
 
 use std::time::{Duration, Instant};
 
@@ -21,6 +24,8 @@ use support::scene::{Scene, SourceSort, TestMessage, script};
 const TABLES: &str = "CREATE TABLE effects (id text NOT NULL);";
 const HANDLER: &str =
     "lanes = 2\nbatch = { max = 20 }\nretry = { attempts = 2, backoff = \"10ms\" }";
+/// The same on a database with one writer.
+const HANDLER_ALONE: &str = "retry = { attempts = 2, backoff = \"10ms\" }";
 const MESSAGES: i64 = 1_000;
 
 /// How long an outage lasts.
@@ -47,15 +52,52 @@ fn messages(from: i64, count: i64) -> Vec<TestMessage> {
 }
 
 async fn scene() -> Scene {
-    Scene::new(
-        StoreKind::Postgres,
-        SourceSort::JetStream,
-        &script(),
-        TABLES,
-        HANDLER,
-    )
-    .await
+    let scene = bare_scene(StoreKind::Postgres, SourceSort::JetStream).await;
+    record_charges(&scene).await;
+    scene
 }
+
+/// A scene whose database is empty.
+async fn bare_scene(kind: StoreKind, source: SourceSort) -> Scene {
+    let handler = match kind {
+        StoreKind::Postgres => HANDLER,
+        StoreKind::Sqlite => HANDLER_ALONE,
+    };
+    Scene::new(kind, source, &script(), TABLES, handler).await
+}
+
+/// Records each charge as it happens: the rows of `attempts` go when their message succeeds.
+async fn record_charges(scene: &Scene) {
+    scene.store.connect().await.migrate().await.unwrap();
+    scene
+        .store
+        .run("CREATE TABLE charged (message_id text, class text, error text)")
+        .await;
+    let insert = "INSERT INTO charged VALUES (NEW.message_id, NEW.class, NEW.error);";
+    match scene.store.kind() {
+        StoreKind::Postgres => {
+            let function = format!(
+                "CREATE FUNCTION record_charge() RETURNS trigger LANGUAGE plpgsql SET search_path = public \
+                 AS $$ BEGIN {insert} RETURN NEW; END $$"
+            );
+            scene.store.run(&function).await;
+            let trigger = "CREATE TRIGGER record_charge AFTER INSERT ON hapax.attempts FOR EACH ROW EXECUTE FUNCTION record_charge()";
+            scene.store.run(trigger).await;
+        }
+        StoreKind::Sqlite => {
+            let trigger = format!(
+                "CREATE TRIGGER record_charge AFTER INSERT ON hapax_attempts BEGIN {insert} END"
+            );
+            scene.store.run(&trigger).await;
+        }
+    }
+}
+
+/// The variables of a host whose messages run alone: a batch that fails is taken apart before anybody is charged, which would hide a charge.
+const ALONE: [(&str, &str); 2] = [
+    ("HAPAX_HANDLERS__SUBJECT__LANES", "4"),
+    ("HAPAX_HANDLERS__SUBJECT__BATCH__MAX", "1"),
+];
 
 /// A proxy before the scene's database, and the variable that leads a host through it.
 fn through_a_proxy(scene: &Scene) -> (Proxy, String) {
@@ -101,8 +143,25 @@ async fn all_is_well(scene: &Scene, expected: i64) {
         probe.number("SELECT count(DISTINCT id) FROM effects").await,
         expected
     );
-    assert_eq!(scene.count("dead_letters", "true").await, 0);
-    assert_eq!(scene.count("attempts", "true").await, 0);
+    nothing_is_charged(scene).await;
+}
+
+/// Nothing was charged since `record_charges`, not even for a while, and nothing is dead.
+async fn nothing_is_charged(scene: &Scene) {
+    assert_eq!(scene.count("dead_letters", "1 = 1").await, 0);
+    let charged = match scene.store.kind() {
+        StoreKind::Postgres => {
+            "SELECT string_agg(concat_ws(' ', message_id, class, error), chr(10)) FROM charged"
+        }
+        StoreKind::Sqlite => {
+            "SELECT group_concat(message_id || ' ' || class || ' ' || error, char(10)) FROM charged"
+        }
+    };
+    assert_eq!(
+        scene.store.text(charged).await,
+        None,
+        "nothing may be charged"
+    );
 }
 
 fn ends_well(host: Host) -> String {
@@ -115,8 +174,10 @@ fn ends_well(host: Host) -> String {
 /// A slow handler, so that the outage meets messages in hand.
 async fn an_outage(database: bool, broker: bool) {
     let mut scene = scene().await;
+    let started = Instant::now();
     scene.publish(&messages(0, MESSAGES)).await;
-    let mut host = scene.host(&[], &[("HAPAX_HANDLERS__SUBJECT__BATCH__MAX", "5")]);
+    // 120 in hand, and 60 of them running alone.
+    let mut host = scene.host(&[], &[("HAPAX_HANDLERS__SUBJECT__LANES", "60"), ALONE[1]]);
     host.wait_until_ready();
     wait_for_the_middle(&scene, 100).await;
     if database {
@@ -141,11 +202,11 @@ async fn an_outage(database: bool, broker: bool) {
     println!("all done {:?} after the end of the outage", back.elapsed());
     let said = ends_well(host);
     if database {
-        let paused = said.matches("\"message\":\"paused\"").count();
-        let seconds = usize::try_from(length().as_secs()).unwrap() + 10;
-        // At most one a second and lane, and one for each that looks.
+        // Once a second at most, however many lanes there are.
+        let paused = said.matches("\"message\":\"paused\"").count() as u64;
+        let seconds = started.elapsed().as_secs();
         assert!(
-            (1..=4 * seconds).contains(&paused),
+            (1..=seconds + 1).contains(&paused),
             "{paused} lines in {seconds} s"
         );
     }
@@ -170,13 +231,7 @@ async fn both_are_away() {
 async fn commits_are_not_known(loss: Loss) {
     let scene = scene().await;
     let (proxy, url) = through_a_proxy(&scene);
-    let mut host = scene.host(
-        &[],
-        &[
-            ("HAPAX_STORE__URL", &url),
-            ("HAPAX_HANDLERS__SUBJECT__BATCH__MAX", "5"),
-        ],
-    );
+    let mut host = scene.host(&[], &[("HAPAX_STORE__URL", &url), ALONE[0], ALONE[1]]);
     host.wait_until_ready();
     proxy.lose(loss, 10);
     scene.publish(&messages(0, 300)).await;
@@ -186,8 +241,8 @@ async fn commits_are_not_known(loss: Loss) {
     let status = scene.status();
     let duplicates = status["duplicates"].as_u64().unwrap();
     match loss {
-        // They were in: their second runs found the claims.
-        Loss::CommitReply => assert!(duplicates >= 5, "{status}"),
+        // They were in: their next runs found the claims. Of those the replies may have been lost, too.
+        Loss::CommitReply => assert!((1..=10).contains(&duplicates), "{status}"),
         _ => assert_eq!(duplicates, 0, "{status}"),
     }
 }
@@ -205,7 +260,7 @@ async fn a_commit_that_did_not_arrive_runs_again() {
 /// The database goes away while a host brings the tables up to date: it waits, and goes on with what is missing.
 #[tokio::test]
 async fn a_start_in_the_middle_of_an_outage_goes_on() {
-    let scene = scene().await;
+    let scene = bare_scene(StoreKind::Postgres, SourceSort::JetStream).await;
     let (proxy, url) = through_a_proxy(&scene);
     // Each COMMIT on the way to the first message fails once: hapax's own migrations, the handler's, and what follows.
     proxy.lose(Loss::Commit, 2);
@@ -213,6 +268,7 @@ async fn a_start_in_the_middle_of_an_outage_goes_on() {
     host.wait_for_line("waiting for the database");
     host.wait_until_ready();
     assert_eq!(proxy.lost(Loss::Commit), 2);
+    record_charges(&scene).await;
     scene.publish(&messages(0, 10)).await;
     all_is_well(&scene, 10).await;
     ends_well(host);
@@ -223,7 +279,7 @@ async fn a_start_in_the_middle_of_an_outage_goes_on() {
 async fn sessions_that_are_ended_all_the_time_charge_nobody() {
     let scene = scene().await;
     scene.publish(&messages(0, MESSAGES)).await;
-    let mut host = scene.host(&[], &[]);
+    let mut host = scene.host(&[], &ALONE);
     host.wait_until_ready();
     let mut ended = 0;
     for _ in 0..20 {
@@ -245,7 +301,7 @@ async fn sessions_that_are_ended_all_the_time_charge_nobody() {
 #[tokio::test]
 async fn a_standby_is_waited_for() {
     let mut scene = scene().await;
-    let mut host = scene.host(&[], &[]);
+    let mut host = scene.host(&[], &ALONE);
     host.wait_until_ready();
     let postgres = scene.store.postgres.as_mut().unwrap();
     postgres.restart_as_standby();
@@ -262,7 +318,7 @@ async fn a_standby_is_waited_for() {
 async fn too_many_connections_are_waited_for() {
     let scene = scene().await;
     let (proxy, url) = through_a_proxy(&scene);
-    let mut host = scene.host(&[], &[("HAPAX_STORE__URL", &url)]);
+    let mut host = scene.host(&[], &[("HAPAX_STORE__URL", &url), ALONE[0], ALONE[1]]);
     host.wait_until_ready();
     proxy.cut();
     proxy.refuse(true);
@@ -337,14 +393,8 @@ async fn a_host_without_network_holds_nobody_up() {
 
 /// The same id at two hosts at the same moment: one runs, the other one finds its claim; if the first rolls back, the second runs.
 async fn at_two_hosts_at_once(first_commits: bool) {
-    let scene = Scene::new(
-        StoreKind::Postgres,
-        SourceSort::Queue,
-        &script(),
-        TABLES,
-        HANDLER,
-    )
-    .await;
+    let scene = bare_scene(StoreKind::Postgres, SourceSort::Queue).await;
+    record_charges(&scene).await;
     let twins = [inserting("m"), inserting("m")];
     let stopped = scene.folder().join("stopped");
     let (point, action) = if first_commits {
@@ -390,43 +440,6 @@ async fn the_same_id_at_two_hosts_and_the_first_commits() {
 #[tokio::test]
 async fn the_same_id_at_two_hosts_and_the_first_dies() {
     at_two_hosts_at_once(false).await;
-}
-
-/// The disk is full: SQLite says so by itself when its file may not grow.
-#[tokio::test]
-async fn a_full_sqlite_file_is_waited_for() {
-    let handler = "retry = { attempts = 2, backoff = \"10ms\" }";
-    let scene = Scene::new(
-        StoreKind::Sqlite,
-        SourceSort::Queue,
-        &script(),
-        TABLES,
-        handler,
-    )
-    .await;
-    scene.run_until_idle();
-    let big = |id: &str| {
-        TestMessage::new(
-            id,
-            &json!({ "steps": [{
-                "execute": "INSERT INTO effects (id) VALUES ($1)",
-                "params": [{ "long_text": { "repeat": "x", "times": 3_000_000 } }],
-            }] }),
-        )
-    };
-    // A stand-in for a disk that is full: a limit for the size of files, which the writes run into.
-    let mut host = Host::start_with_file_limits(&scene.config());
-    host.limit_files(Some(1 << 20));
-    scene.publish(&[big("a"), big("b")]).await;
-    host.wait_for_line("\"message\":\"paused\"");
-    assert_eq!(scene.store.number("SELECT count(*) FROM effects").await, 0);
-    host.limit_files(None);
-    scene.wait_until_nothing_pends().await;
-    assert_eq!(scene.store.number("SELECT count(*) FROM effects").await, 2);
-    assert_eq!(scene.count("attempts", "1 = 1").await, 0);
-    assert_eq!(scene.count("dead_letters", "1 = 1").await, 0);
-    host.terminate();
-    host.wait_well();
 }
 
 /// A handler that takes nearly as long as the ack wait, many messages in hand: progress keeps them, so hardly any comes twice. Returns how
@@ -495,6 +508,7 @@ async fn a_session_that_ends_in_a_handlers_migration_is_waited_for() {
         HANDLER,
     )
     .await;
+    record_charges(&scene).await;
     scene.store.run("CREATE TABLE gate ()").await;
     let mut keeper = scene.store.probe().await;
     keeper.run("BEGIN").await;
