@@ -6,6 +6,7 @@
 mod checked;
 mod connections;
 mod handler;
+mod limits;
 mod outbox;
 mod problem;
 mod section;

@@ -17,6 +17,16 @@ pub struct Checkpoint {
     pub sequence: u64,
 }
 
+impl Checkpoint {
+    /// Takes over a row: SQL's integers are signed.
+    pub(super) fn of((stream, sequence): (String, i64)) -> Self {
+        Self {
+            stream,
+            sequence: u64::try_from(sequence).unwrap_or(0),
+        }
+    }
+}
+
 /// What both databases offer for reconciliation beside `Session`, whose rules hold here too. Outside a transaction.
 pub(crate) trait CheckpointSession: Session {
     fn checkpoint(

@@ -20,8 +20,7 @@ async fn a_transaction_that_commits_late_is_not_passed_over_and_delays_nobody() 
         &receiver.target(),
     )
     .await;
-    let mut host = scene.host(&[], &[]);
-    host.wait_until_ready();
+    scene.store.connect().await.migrate().await.unwrap();
     // An early one that stays open; it has the smaller number and, in a second transaction, the same key as a later one.
     let mut early = scene.store.probe().await;
     early
@@ -41,6 +40,9 @@ async fn a_transaction_that_commits_late_is_not_passed_over_and_delays_nobody() 
             "BEGIN; SELECT 1 FROM {table} WHERE id = 'locked' FOR UPDATE"
         ))
         .await;
+    // Only now: a host that runs already could send the row before it is locked.
+    let mut host = scene.host(&[], &[]);
+    host.wait_until_ready();
     for id in ["one", "two", "three"] {
         later
             .run(&insert(&scene, id, (id != "one").then_some("k"), "out.a"))

@@ -13,10 +13,7 @@ impl CheckpointSession for SqliteSession {
                 .fetch_optional(&mut self.connection)
                 .await
                 .map_err(|error| self.host_error(&error))?;
-        Ok(found.map(|(stream, sequence)| Checkpoint {
-            stream,
-            sequence: u64::try_from(sequence).unwrap_or(0),
-        }))
+        Ok(found.map(Checkpoint::of))
     }
 
     async fn set_checkpoint(
