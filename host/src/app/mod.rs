@@ -8,6 +8,7 @@ mod demo;
 mod handler_migrations;
 mod outbox;
 mod prepare;
+mod replayable;
 mod run;
 mod send;
 mod status;
@@ -15,7 +16,9 @@ mod status;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use check::{CheckedHandler, CheckedLimits, CheckedRetry, check};
+pub use check::{
+    CheckedDatabase, CheckedHandler, CheckedLimits, CheckedRetry, check, check_database,
+};
 pub use dead_letters::{
     DeadLetters, Imported, LetterGroup, LetterSelection, ListedLetter, Record, Refusal, Replayed,
     ShownLetter, not_there,

@@ -12,7 +12,9 @@ mod order;
 mod outbox;
 mod postgres;
 mod queue;
+mod reach;
 mod records;
+mod rights;
 mod savepoints;
 mod session;
 mod sqlite;
@@ -35,6 +37,8 @@ pub use outbox::{
     OutboxCounts, OutboxFilter, OutboxMarks, OutboxMessage, OutboxQuery, OutboxState, OutboxTaken,
     StoredOutboxRow,
 };
+pub use reach::{Outlives, Reach, ReachedTable};
+pub use rights::Rights;
 pub use savepoints::{SAVEPOINTS_MAX, Savepoint};
 pub(crate) use session::Session;
 pub use session::{

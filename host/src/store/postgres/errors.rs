@@ -50,6 +50,16 @@ fn class_of(error: &PgDatabaseError) -> Class {
     }
 }
 
+/// True if a statement was prepared before its table was changed.
+pub(super) fn has_stale_plan(error: &sqlx::Error) -> bool {
+    database_error(error).is_some_and(is_stale_plan)
+}
+
+/// True if a prepared statement is gone.
+pub(super) fn lacks_statement(error: &sqlx::Error) -> bool {
+    database_error(error).is_some_and(|error| error.code() == "26000")
+}
+
 fn is_stale_plan(error: &PgDatabaseError) -> bool {
     error.code() == "0A000" && error.routine() == Some("RevalidateCachedQuery")
 }

@@ -17,6 +17,8 @@ mod order;
 mod outbox;
 mod params;
 mod queue;
+mod reach;
+mod rights;
 mod rows;
 mod savepoints;
 mod schema;
@@ -35,6 +37,7 @@ use sqlx::{AssertSqlSafe, Either, PgConnection, Row as _};
 pub(super) use connect::{display, look};
 use errors::Class;
 pub(super) use params::{is_decimal, is_uuid};
+use rights::Learned;
 use rows::RowSink;
 use statements::{Prepared, Statements};
 pub(super) use url::parse;
@@ -42,7 +45,7 @@ pub(super) use url::parse;
 use super::text::{clean_reason, headers_to_json, instant_to_text};
 use super::{
     Baton, Claim, ClaimAs, ClaimRequest, CommitError, Counters, HandlerMigration, OutboxRow,
-    ResultSet, Savepoint, Session, SessionOptions, SqlError, StoreError, StoreKind, Value, records,
+    ResultSet, Rights, Savepoint, Session, SessionOptions, SqlError, StoreError, Value, records,
     savepoints::Savepoints,
 };
 use crate::message::{ComponentDigest, FailureClass, MessageId, ShortHash};
@@ -68,6 +71,9 @@ pub struct PostgresSession {
     connection: PgConnection,
     options: SessionOptions,
     statements: Statements,
+    rights: Rights,
+    /// What the server says of itself, once a handler's statement was run.
+    learned: Option<Learned>,
     /// Numbers of components that are committed.
     components: HashMap<ComponentDigest, i32>,
     tx: TxState,
@@ -86,6 +92,12 @@ struct TxState {
     aborted: bool,
     fault: Option<StoreError>,
     savepoints: Savepoints,
+    /// The handler's role is set.
+    in_role: bool,
+    /// A statement of the handler's has made, changed or dropped something.
+    changed_tables: bool,
+    /// A statement of the handler's was run, so the state is checked before the commit.
+    ran: bool,
     /// Numbers of components that this transaction made or found.
     components: Vec<(ComponentDigest, i32)>,
 }
@@ -106,6 +118,8 @@ impl PostgresSession {
             connection: connect::connect(base, options).await?,
             options: options.clone(),
             statements: Statements::default(),
+            rights: Rights::default(),
+            learned: None,
             components: HashMap::new(),
             tx: TxState::default(),
             run_lock: None,
@@ -131,10 +145,16 @@ impl PostgresSession {
             Class::Busy => {
                 self.tx.fault = Some(StoreError::Busy(errors::describe(error)));
             }
+            // The transaction has changed the table itself, and would do it again on another connection.
+            Class::Unavailable if self.tx.changed_tables && errors::has_stale_plan(error) => {
+                self.broken = true;
+            }
             Class::Unavailable => {
                 self.broken = true;
                 self.tx.fault = Some(StoreError::Unavailable(errors::describe(error)));
             }
+            // Somebody ended the session's prepared statements: those that are kept here are gone.
+            Class::Refused if errors::lacks_statement(error) => self.broken = true,
             Class::Refused => {}
         }
     }
@@ -156,12 +176,15 @@ impl PostgresSession {
         }
     }
 
-    /// Returns a handler's statement, prepared.
-    async fn prepared(&mut self, statement: &str) -> Result<Prepared, SqlError> {
+    /// Returns a handler's statement, prepared; none if it is one that can't be: it makes or drops something.
+    async fn prepared(&mut self, statement: &str) -> Result<Option<Prepared>, SqlError> {
+        self.enter_role().await?;
         if let Some(prepared) = self.statements.get(statement) {
-            return Ok(prepared);
+            return Ok(Some(prepared));
         }
-        super::guard::check(StoreKind::Postgres, statement)?;
+        if self.check(statement).await?.is_ddl {
+            return Ok(None);
+        }
         if let Some(name) = self.statements.make_room()
             && let Err(error) = sqlx::raw_sql(AssertSqlSafe(format!("DEALLOCATE {name}")))
                 .execute(&mut self.connection)
@@ -175,7 +198,7 @@ impl PostgresSession {
             .prepare(&mut self.connection, statement)
             .await
         {
-            Ok(prepared) => Ok(prepared),
+            Ok(prepared) => Ok(Some(prepared)),
             Err(error) => {
                 self.note(&error);
                 Err(errors::sql_error(&error))
@@ -191,7 +214,9 @@ impl PostgresSession {
         mut sink: Option<&mut RowSink>,
     ) -> Result<u64, SqlError> {
         self.refuse_if_aborted()?;
-        let prepared = self.prepared(statement).await?;
+        let Some(prepared) = self.prepared(statement).await? else {
+            return self.run_unprepared(statement, params).await;
+        };
         if params.len() != prepared.params.len() {
             return Err(records::wrong_count(prepared.params.len(), params.len()));
         }

@@ -15,7 +15,7 @@ use super::{
     OPEN_AGAIN_AFTER, STATEMENTS_MAX, STEPS_BETWEEN_LOOKS, SqliteSession, errors, params, started,
 };
 use crate::store::savepoints::Savepoints;
-use crate::store::{SessionOptions, StoreError, Value};
+use crate::store::{Rights, SessionOptions, StoreError, Value};
 
 impl SqliteSession {
     /// Opens the file, and makes it if it is missing.
@@ -89,6 +89,7 @@ impl SqliteSession {
         let mut session = Self {
             connection,
             statement_timeout: options.statement_timeout,
+            rights: Rights::default(),
             hooks,
             verdicts: HashMap::new(),
             columns: HashMap::new(),

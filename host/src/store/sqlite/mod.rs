@@ -18,6 +18,7 @@ mod order;
 mod outbox;
 mod params;
 mod queue;
+mod reach;
 mod rows;
 mod savepoints;
 mod schema;
@@ -37,12 +38,12 @@ use sqlx::{
     AssertSqlSafe, Either, Executor as _, SqlSafeStr as _, SqliteConnection, Statement as _,
 };
 
-use super::guard::{self, Passed};
+use super::guard::{self, Passed, Rules};
 use super::text::{clean_reason, headers_to_json, instant_to_text};
 use super::{
     Baton, Claim, ClaimAs, ClaimRequest, Column, CommitError, Counters, HandlerMigration,
-    OutboxRow, ResultSet, Savepoint, Session, SqlError, StoreError, StoreKind, Value, records,
-    savepoints::Savepoints,
+    OutboxRow, ResultSet, Rights, Savepoint, Session, SqlError, StoreError, StoreKind, Value,
+    records, savepoints::Savepoints,
 };
 use crate::message::{ComponentDigest, FailureClass, MessageId};
 use errors::Class;
@@ -93,6 +94,7 @@ pub(super) fn parse(rest: &str) -> Result<PathBuf, StoreError> {
 pub struct SqliteSession {
     connection: SqliteConnection,
     statement_timeout: Option<Duration>,
+    rights: Rights,
     hooks: Arc<Hooks>,
     verdicts: HashMap<String, Passed>,
     columns: HashMap<String, Arc<[Column]>>,
@@ -178,11 +180,20 @@ impl SqliteSession {
         }
     }
 
+    pub(super) fn set_rights(&mut self, rights: Rights) {
+        self.rights = rights;
+        self.verdicts.clear();
+    }
+
     fn verdict(&mut self, statement: &str) -> Result<Passed, SqlError> {
         if let Some(passed) = self.verdicts.get(statement) {
             return Ok(*passed);
         }
-        let passed = guard::check(StoreKind::Sqlite, statement)?;
+        let rules = Rules {
+            allow_ddl: self.rights.allow_ddl,
+            functions: None,
+        };
+        let passed = guard::check(StoreKind::Sqlite, statement, rules)?;
         if self.verdicts.len() >= STATEMENTS_MAX {
             // Cheap to learn again.
             self.verdicts.clear();
@@ -266,7 +277,11 @@ impl SqliteSession {
         let mut rows = RowSink::new(None);
         let changed = self.run(statement, arguments, &mut rows).await?;
         // For a statement that only reads, SQLite reports the changes of an earlier one.
-        Ok(if passed.reads { rows.count } else { changed })
+        Ok(match passed {
+            Passed { is_ddl: true, .. } => 0,
+            Passed { reads: true, .. } => rows.count,
+            Passed { .. } => changed,
+        })
     }
 }
 
