@@ -211,7 +211,7 @@ fn check_as_json() {
             "name": name, "consumer": name, "digest": null, "contract": "0.1.0", "migrations": 0,
             "component": scene::script().display().to_string(), "bytes": component.len(), "imports": imports,
             "batch": {"max": 50, "max_hold_ms": 250},
-            "order_by": null, "on_dead": null,
+            "order_by": null, "on_dead": null, "role": null, "allow_ddl": false, "differs": [],
         })
     };
     let mut bill = handler("bill");

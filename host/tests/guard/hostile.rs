@@ -55,7 +55,7 @@ const HOSTILE: &[(&str, &str)] = &[
     ("denied.statement", "PREPARE a AS SELECT 1"),
     (
         "denied.statement",
-        "EXECUTE hapax_check('1', 'a', 'b', '{}')",
+        "EXECUTE hapaxcheck('1', 'a', 'b', '{}')",
     ),
     ("denied.statement", "DEALLOCATE ALL"),
     ("denied.statement", "DISCARD ALL"),

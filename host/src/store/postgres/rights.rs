@@ -50,8 +50,11 @@ const SETTINGS: &[&str] = &[
 /// What the check fails with if the state has changed; what has changed stands behind it.
 pub(super) const CHANGED: &str = "hapax: changed: ";
 
+/// Stands between the settings in the words of a check that failed: the unit separator.
+const SEPARATOR: char = '\u{1f}';
+
 /// The name of the prepared check.
-const CHECK: &str = "hapax_check";
+const CHECK: &str = "hapaxcheck";
 
 /// What a connection has learned of its server.
 #[derive(Debug)]
@@ -59,8 +62,24 @@ pub(super) struct Learned {
     functions: Functions,
     /// The login.
     login: String,
-    /// The settings before any statement of a handler, as an array's text.
-    settings: String,
+    /// The settings before any statement of a handler, in the order of `SETTINGS`.
+    settings: Vec<Option<String>>,
+    /// The same as an array's text.
+    settings_text: String,
+}
+
+impl Learned {
+    /// Returns the names of the settings that are not among `found`, which are joined by `SEPARATOR`.
+    fn changed_settings(&self, found: &str) -> String {
+        let names: Vec<&str> = SETTINGS
+            .iter()
+            .zip(&self.settings)
+            .zip(found.split(SEPARATOR))
+            .filter(|((_, before), now)| before.as_deref().unwrap_or_default() != *now)
+            .map(|((name, _), _)| *name)
+            .collect();
+        names.join(", ")
+    }
 }
 
 fn quoted(text: &str) -> String {
@@ -79,35 +98,29 @@ fn set_role(role: &str) -> String {
 fn settings_array() -> String {
     let each: Vec<String> = SETTINGS
         .iter()
-        .map(|name| {
-            format!(
-                "coalesce(pg_catalog.current_setting({}, true), '')",
-                quoted(name)
-            )
-        })
+        .map(|name| format!("pg_catalog.current_setting({}, true)", quoted(name)))
         .collect();
     format!("ARRAY[{}]", each.join(", "))
 }
 
-/// Returns the statement that prepares the check: its parameters are the transaction's number, the user, and the settings.
+/// Returns the statement that prepares the check: its parameters are the transaction's number, the user, the login, and the settings.
 ///
-/// It fails, with words that say why, by reading them as a number.
+/// It fails, with words that say why, by reading them as a number. It is run for every transaction, so no table is named in it: to
+/// open one takes longer than all else. Whether there are temporary tables is a query inside a function's text, which is only looked at
+/// in a session that has ever had one.
 fn prepare_check() -> String {
-    let names: Vec<String> = SETTINGS.iter().map(|name| quoted(name)).collect();
     format!(
         "PREPARE {CHECK} (text, text, text, text[]) AS SELECT CAST(CASE \
          WHEN pg_catalog.pg_current_xact_id_if_assigned()::text IS DISTINCT FROM $1 THEN '{NOT_ALIVE}' \
          WHEN current_user::text <> $2 OR session_user::text <> $3 THEN '{CHANGED}current_user' \
-         WHEN {settings} IS DISTINCT FROM $4 THEN '{CHANGED}' || ( \
-             SELECT pg_catalog.string_agg(one.name, ', ' ORDER BY one.name) \
-             FROM ROWS FROM (pg_catalog.unnest(ARRAY[{names}]), pg_catalog.unnest($4)) AS one (name, value) \
-             WHERE coalesce(pg_catalog.current_setting(one.name, true), '') <> one.value) \
+         WHEN {settings} IS DISTINCT FROM $4 \
+             THEN '{CHANGED}' || pg_catalog.array_to_string({settings}, pg_catalog.chr({SEPARATOR}), '') \
          WHEN pg_catalog.pg_my_temp_schema() = 0 THEN '0' \
-         WHEN EXISTS (SELECT FROM pg_catalog.pg_class WHERE relnamespace = pg_catalog.pg_my_temp_schema()) \
-             THEN '{CHANGED}temporary tables' \
+         WHEN EXISTS (SELECT FROM pg_catalog.ts_stat('SELECT ''a''::pg_catalog.tsvector FROM pg_catalog.pg_class \
+             WHERE relnamespace = pg_catalog.pg_my_temp_schema() LIMIT 1')) THEN '{CHANGED}temporary tables' \
          ELSE '0' END AS integer)",
         settings = settings_array(),
-        names = names.join(", "),
+        SEPARATOR = u32::from(SEPARATOR),
     )
 }
 
@@ -187,7 +200,7 @@ impl PostgresSession {
         let extensions: Vec<String> = EXTENSIONS.iter().map(|name| quoted(name)).collect();
         // A name of which one form is volatile counts.
         let rows = sqlx::raw_sql(AssertSqlSafe(format!(
-            "SELECT session_user::text, {}::text, ARRAY( \
+            "SELECT session_user::text, {settings}, {settings}::text, ARRAY( \
                  SELECT p.proname FROM pg_catalog.pg_proc p \
                  WHERE p.pronamespace = 'pg_catalog'::pg_catalog.regnamespace AND p.provolatile = 'v' \
                  UNION \
@@ -195,19 +208,20 @@ impl PostgresSession {
                  JOIN pg_catalog.pg_depend d ON d.refclassid = 'pg_catalog.pg_extension'::pg_catalog.regclass \
                      AND d.refobjid = e.oid AND d.classid = 'pg_catalog.pg_proc'::pg_catalog.regclass AND d.deptype = 'e' \
                  JOIN pg_catalog.pg_proc p ON p.oid = d.objid \
-                 WHERE e.extname IN ({}))::text[]; {}",
-            settings_array(),
-            extensions.join(", "),
-            prepare_check(),
+                 WHERE e.extname IN ({extensions}))::text[]; {check}",
+            settings = settings_array(),
+            extensions = extensions.join(", "),
+            check = prepare_check(),
         )))
         .fetch_all(&mut self.connection)
         .await?;
         let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
-        let names: Vec<String> = row.try_get(2)?;
+        let names: Vec<String> = row.try_get(3)?;
         Ok(Learned {
             functions: Functions::new(names),
             login: row.try_get(0)?,
             settings: row.try_get(1)?,
+            settings_text: row.try_get(2)?,
         })
     }
 
@@ -286,7 +300,7 @@ impl PostgresSession {
             "SET CONSTRAINTS ALL IMMEDIATE; EXECUTE {CHECK} ({xid}, {}, {}, {})",
             quoted(user),
             quoted(&learned.login),
-            quoted(&learned.settings),
+            quoted(&learned.settings_text),
         ))
     }
 
@@ -302,7 +316,11 @@ impl PostgresSession {
         }
         if let Some((_, changed)) = error.message.split_once(CHANGED) {
             self.broken = true;
-            return records::changed(changed.trim_end_matches('"'));
+            let changed = changed.trim_end_matches('"');
+            return records::changed(&match &self.learned {
+                Some(learned) if changed.contains(SEPARATOR) => learned.changed_settings(changed),
+                _ => changed.to_owned(),
+            });
         }
         if error.code == "aborted" {
             return records::aborted();

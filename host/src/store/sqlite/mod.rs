@@ -8,6 +8,7 @@
 //! **Invariant**: after any error inside a transaction, no more of it is run but ROLLBACK, to a savepoint that was begun
 //! before it or of the whole.
 
+mod authorizer;
 mod claims;
 mod connect;
 mod errors;
@@ -181,6 +182,9 @@ impl SqliteSession {
     }
 
     pub(super) fn set_rights(&mut self, rights: Rights) {
+        self.hooks
+            .allow_ddl
+            .store(rights.allow_ddl, Ordering::SeqCst);
         self.rights = rights;
         self.verdicts.clear();
     }
@@ -207,9 +211,11 @@ impl SqliteSession {
         if let Some(columns) = self.columns.get(statement) {
             return Ok(Arc::clone(columns));
         }
+        self.hooks.in_handler.store(true, Ordering::SeqCst);
         let prepared = (&mut self.connection)
             .prepare(AssertSqlSafe(statement).into_sql_str())
             .await;
+        self.hooks.in_handler.store(false, Ordering::SeqCst);
         let columns: Arc<[Column]> = match prepared {
             Ok(prepared) => prepared.columns().iter().map(column).collect(),
             Err(error) => {
@@ -233,6 +239,7 @@ impl SqliteSession {
         rows: &mut RowSink,
     ) -> Result<u64, SqlError> {
         self.hooks.set_deadline(self.statement_timeout);
+        self.hooks.in_handler.store(true, Ordering::SeqCst);
         let mut changed = 0;
         let result = {
             let mut stream = self
@@ -252,6 +259,7 @@ impl SqliteSession {
                 }
             }
         };
+        self.hooks.in_handler.store(false, Ordering::SeqCst);
         self.hooks.set_deadline(None);
         match result {
             Ok(()) => {
