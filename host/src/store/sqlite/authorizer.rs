@@ -102,10 +102,12 @@ impl Action {
                 self.second.as_deref(),
                 Some("load_extension" | "fts3_tokenizer")
             ),
-            // Full-text and R-tree tables ask these of their own.
-            ffi::SQLITE_PRAGMA => {
-                self.second.is_none() && matches!(&*self.first, "data_version" | "page_size")
-            }
+            // Full-text and R-tree tables ask the first two of their own.
+            ffi::SQLITE_PRAGMA => match &*self.first {
+                "data_version" | "page_size" => self.second.is_none(),
+                "quick_check" => allow_ddl,
+                _ => false,
+            },
             ffi::SQLITE_CREATE_TABLE
             | ffi::SQLITE_CREATE_INDEX
             | ffi::SQLITE_CREATE_VIEW

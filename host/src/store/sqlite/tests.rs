@@ -229,16 +229,13 @@ async fn the_authorizer_refuses_what_reaches_past_the_transaction() {
         "CREATE VIEW seen AS SELECT a FROM made",
         "DROP VIEW seen",
         "DROP TABLE made",
-        "UPDATE sqlite_master SET sql = ''",
     ] {
         assert_eq!(
             as_handler(false, statement).await,
             "denied.privilege",
             "{statement}"
         );
-        if !statement.starts_with("UPDATE") {
-            assert_eq!(as_handler(true, statement).await, "ok", "{statement}");
-        }
+        assert_eq!(as_handler(true, statement).await, "ok", "{statement}");
     }
     for statement in [
         "INSERT INTO t SELECT value + 10 FROM json_each('[1, 2]')",
