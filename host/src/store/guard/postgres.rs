@@ -275,8 +275,7 @@ impl<'a> Watch<'a> {
                     self.target = Target::Next;
                 }
             }
-            "share" | "no" if self.before.word() == Some("for") => self.locks_rows = true,
-            "key" if self.before.word() == Some("for") => self.locks_rows = true,
+            "share" | "no" | "key" if self.before.word() == Some("for") => self.locks_rows = true,
             "delete" => {
                 if let Some(level) = level {
                     level.has_statement = true;
@@ -294,7 +293,7 @@ impl<'a> Watch<'a> {
             }
             "into" => {
                 // `SELECT .. INTO` makes a table, and a temporary one would hide a real one from the next message.
-                if !level.is_some_and(|level| level.writes_at.is_some_and(|at| at + 1 == count)) {
+                if level.is_none_or(|level| level.writes_at.is_none_or(|at| at + 1 != count)) {
                     return Err((
                         denied(
                             "the statement makes a table with `INTO`".into(),
