@@ -2,6 +2,7 @@
 //!
 //! **Invariant**: nothing but this room and `main.rs` writes to standard output or knows process exit.
 
+mod check;
 mod dead_letters;
 mod demo;
 mod listing;
@@ -12,13 +13,12 @@ mod send;
 mod status;
 
 use std::io::{IsTerminal as _, Write as _};
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::app::{self, BatchObserver, CheckedHandler, RunOptions, SettledBatch};
+use crate::app::{self, BatchObserver, RunOptions, SettledBatch};
 use crate::config::Config;
 use crate::exit::{CommandError, Exit};
 
@@ -96,10 +96,15 @@ enum Command {
         report_batches: bool,
     },
     /// Check the configuration and the components, without database or broker
-    #[command(after_help = "Examples:\n  hapax check\n  hapax check --config hapax.toml --json")]
+    #[command(
+        after_help = "Examples:\n  hapax check\n  hapax check --config hapax.toml --json\n  hapax check --database"
+    )]
     Check {
         #[command(flatten)]
         config: ConfigFile,
+        /// Ask the database, too, what each handler can reach there; nothing is changed
+        #[arg(long)]
+        database: bool,
         /// Print one JSON object
         #[arg(long)]
         json: bool,
@@ -265,22 +270,11 @@ async fn execute(command: Command) -> Result<(), CommandError> {
             };
             app::run(&config.load()?, options, stop).await
         }
-        Command::Check { config, json } => {
-            let checked = app::check(&config.load()?).await?;
-            if json {
-                print_json(&serde_json::json!({ "handlers": checked }))
-            } else {
-                print(&checked_text(&config.config, &checked))?;
-                if checked.is_empty() {
-                    let _ = writeln!(
-                        std::io::stderr(),
-                        "warning: without a handler there is nothing to run\nhint: {}",
-                        app::NO_HANDLERS_HINT
-                    );
-                }
-                Ok(())
-            }
-        }
+        Command::Check {
+            config,
+            database,
+            json,
+        } => check::check(&config, database, json).await,
         Command::Send(arguments) => send::send(arguments).await,
         Command::DeadLetters { command } => dead_letters::dead_letters(command).await,
         Command::Outbox { command } => outbox::outbox(command).await,
@@ -366,69 +360,6 @@ fn print_json(value: &impl serde::Serialize) -> Result<(), CommandError> {
             None,
         )),
     }
-}
-
-fn checked_text(file: &Path, handlers: &[CheckedHandler]) -> String {
-    let mut text = String::new();
-    for handler in handlers {
-        text.push_str(&format!(
-            "handler `{}`\n  component  {} ({} bytes, contract {}, sha256 {})\n  imports    {}\n{}  source     {} ({})\n  \
-             consumer   {}\n  message id {}\n{}  limits     memory {}, cpu {:?}, time {:?}, rows {},\n             \
-             statements {}, result {}, call {}, table {}, savepoints {}, outbox {}, log {}\n  lanes      {}\n  \
-             batch      up to {}, {:?} at the most\n  \
-             retry      {}, {:?}..{:?} between them\n  migrations {}\n",
-            handler.name,
-            handler.component,
-            handler.bytes,
-            handler.contract,
-            &handler.digest[..12],
-            if handler.imports.is_empty() {
-                "none".to_owned()
-            } else {
-                handler.imports.join(", ")
-            },
-            match &handler.targets {
-                None => String::new(),
-                Some(targets) if targets.is_empty() => {
-                    "  targets    none: what it publishes stays in the outbox until there is a table `[targets.NAME]`\n".to_owned()
-                }
-                Some(targets) => format!("  targets    {}\n", targets.join(", ")),
-            },
-            handler.source,
-            handler.source_kind,
-            handler.consumer,
-            handler.message_id.join(", "),
-            match (&handler.order_by, handler.on_dead) {
-                (Some(by), Some(on_dead)) =>
-                    format!("  order      by {by}; after a dead letter {on_dead}\n"),
-                _ => String::new(),
-            },
-            size(handler.limits.memory_bytes),
-            Duration::from_millis(handler.limits.cpu_ms),
-            Duration::from_millis(handler.limits.time_ms),
-            handler.limits.rows,
-            handler.limits.statements,
-            size(handler.limits.result_bytes),
-            size(handler.limits.call_bytes),
-            handler.limits.table_elements,
-            handler.limits.savepoints,
-            handler.limits.outbox,
-            size(handler.limits.log_bytes),
-            handler.lanes,
-            count(handler.batch.max as u64, "message"),
-            Duration::from_millis(handler.batch.max_hold_ms),
-            count(handler.retry.attempts.into(), "attempt"),
-            Duration::from_millis(handler.retry.backoff_min_ms),
-            Duration::from_millis(handler.retry.backoff_max_ms),
-            handler.migrations,
-        ));
-    }
-    text.push_str(&format!(
-        "`{}` is valid: {}\n",
-        file.display(),
-        count(handlers.len() as u64, "handler")
-    ));
-    text
 }
 
 /// Writes a size with the largest unit that loses nothing.

@@ -104,7 +104,9 @@ fn the_example_is_valid_and_shows_every_key() {
         for key in hint.trim_start_matches("the keys here are ").split(", ") {
             let key = key.trim_matches('`');
             assert!(
-                text.contains(&format!("\n{key} = ")) || text.contains(&format!(".{key}]")),
+                text.contains(&format!("\n{key} = "))
+                    || text.contains(&format!("\n# {key} = "))
+                    || text.contains(&format!(".{key}]")),
                 "`{key}` is not in hapax.example.toml"
             );
             keys += 1;

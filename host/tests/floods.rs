@@ -42,6 +42,9 @@ fn floods(kind: StoreKind) -> Vec<(&'static str, Value, &'static str)> {
             "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000) SELECT hex(zeroblob(500000)) FROM n"
         }
     };
+    let cursors = (1..=17)
+        .map(|number| json!({"open_cursor": {"name": number.to_string(), "statement": "SELECT 1"}}))
+        .collect();
     vec![
         ("memory", json!([{"alloc": 300 << 20}]), "limit `memory`"),
         ("rows", json!([{"query": many_rows}]), "limit.rows"),
@@ -66,6 +69,7 @@ fn floods(kind: StoreKind) -> Vec<(&'static str, Value, &'static str)> {
             json!([{"repeat": 65, "steps": [{"savepoint": "leak", "steps": []}]}]),
             "limit.savepoints",
         ),
+        ("cursors", Value::Array(cursors), "limit.cursors"),
         ("stack", json!([{"recurse": true}]), "wasm trap: "),
         ("cpu", json!([{"loop": true}]), "limit `cpu`"),
     ]

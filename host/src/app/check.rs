@@ -9,7 +9,7 @@ use super::handler_migrations;
 use crate::config::{Config, HandlerConfig, SourceKind, TargetConfig};
 use crate::exit::{CommandError, Exit};
 use crate::handler::{Handler, HandlerOptions, Runtime, Targets};
-use crate::store::{StoreKind, check_handler_migrations};
+use crate::store::{Reach, StoreKind, check_handler_migrations};
 
 /// What a component imports that publishes.
 const OUTBOX_INTERFACE: &str = "hapax:handler/outbox@";
@@ -54,6 +54,21 @@ pub struct CheckedHandler {
     pub retry: CheckedRetry,
     /// How many migrations it has.
     pub migrations: usize,
+    /// The database role of its statements.
+    pub role: Option<String>,
+    /// True if it may make, change and drop tables and their like.
+    pub allow_ddl: bool,
+    /// What its component's texts have that differs from run to run, although it is said to be replayable: `now()`.
+    pub differs: Vec<String>,
+}
+
+/// What `check --database` found for one handler.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct CheckedDatabase {
+    /// The handler's name.
+    pub handler: String,
+    /// What its statements can reach.
+    pub reach: Reach,
 }
 
 /// What one call of a handler may use.
@@ -77,6 +92,8 @@ pub struct CheckedLimits {
     pub table_elements: u64,
     /// Savepoints open at once.
     pub savepoints: u64,
+    /// Cursors held at once.
+    pub cursors: u64,
     /// Published messages.
     pub outbox: u32,
     /// Log lines that are kept.
@@ -185,6 +202,7 @@ pub async fn check(config: &Config) -> Result<Vec<CheckedHandler>, CommandError>
                     call_bytes: handler.limits.call_bytes as u64,
                     table_elements: handler.limits.table_elements as u64,
                     savepoints: handler.limits.savepoints as u64,
+                    cursors: handler.limits.cursors as u64,
                     outbox: handler.limits.outbox,
                     log_bytes: handler.limits.log_bytes as u64,
                 },
@@ -199,6 +217,9 @@ pub async fn check(config: &Config) -> Result<Vec<CheckedHandler>, CommandError>
                     backoff_max_ms: milliseconds(handler.retry.backoff_max),
                 },
                 migrations,
+                role: handler.rights.role.clone(),
+                allow_ddl: handler.rights.allow_ddl,
+                differs: differs(handler).await,
             }),
             Err(error) => problems.push(error),
         }
@@ -206,6 +227,58 @@ pub async fn check(config: &Config) -> Result<Vec<CheckedHandler>, CommandError>
     match CommandError::all(problems) {
         Some(error) => Err(error),
         None => Ok(checked),
+    }
+}
+
+/// Asks the database what each handler can reach, and whether it can take its role. Changes nothing: no migration is applied.
+///
+/// # Errors
+/// All problems, each with its hint.
+pub async fn check_database(config: &Config) -> Result<Vec<CheckedDatabase>, CommandError> {
+    let store = super::open_store(config)?;
+    let mut connection = store
+        .connect(&super::own_session("check"))
+        .await
+        .map_err(|error| CommandError::store("cannot look at the database", &error))?;
+    let mut problems = Vec::new();
+    let mut checked = Vec::new();
+    for handler in config.handlers.values() {
+        let role = handler.rights.role.as_deref();
+        if let Some(role) = role
+            && let Err(error) = connection.check_role(role).await
+        {
+            problems.push(CommandError::store(
+                &format!("handler `{}`: `role`", handler.name),
+                &error,
+            ));
+            continue;
+        }
+        match connection.reach(role).await {
+            Ok(reach) => checked.push(CheckedDatabase {
+                handler: handler.name.clone(),
+                reach,
+            }),
+            Err(error) => problems.push(CommandError::store(
+                &format!("handler `{}`: what it can reach", handler.name),
+                &error,
+            )),
+        }
+    }
+    match CommandError::all(problems) {
+        Some(error) => Err(error),
+        None => Ok(checked),
+    }
+}
+
+/// Looks for SQL whose result differs from run to run, if the handler is said to be replayable.
+async fn differs(handler: &HandlerConfig) -> Vec<String> {
+    if !handler.replayable {
+        return Vec::new();
+    }
+    match tokio::fs::read(&handler.component).await {
+        Ok(bytes) => super::replayable::differing(&bytes),
+        // It was read a moment ago; that it is gone is another check's to say.
+        Err(_) => Vec::new(),
     }
 }
 

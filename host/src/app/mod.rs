@@ -10,6 +10,7 @@ mod outbox;
 mod prepare;
 mod prune;
 mod reconcile;
+mod replayable;
 mod rewind;
 mod run;
 mod send;
@@ -19,7 +20,9 @@ mod window;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use check::{CheckedHandler, CheckedLimits, CheckedRetry, check};
+pub use check::{
+    CheckedDatabase, CheckedHandler, CheckedLimits, CheckedRetry, check, check_database,
+};
 pub use dead_letters::{
     DeadLetters, Imported, LetterGroup, LetterSelection, ListedLetter, Record, Refusal, Replayed,
     ShownLetter, not_there,

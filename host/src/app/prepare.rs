@@ -51,6 +51,16 @@ async fn prepare(store: &Store, handlers: &[&HandlerConfig]) -> Result<Connectio
     for handler in handlers {
         apply_migrations(&mut connection, store.kind(), handler).await?;
     }
+    // A migration may make the role.
+    for handler in handlers {
+        if let Some(role) = &handler.rights.role {
+            connection.check_role(role).await.map_err(|error| {
+                NotPrepared::of(error, |error| {
+                    CommandError::store(&format!("handler `{}`: `role`", handler.name), &error)
+                })
+            })?;
+        }
+    }
     Ok(connection)
 }
 

@@ -12,6 +12,7 @@ use crate::handler::{ConfigTable, Limits};
 use crate::message::Instant;
 use crate::source::identity::{IdPlaces, KeyPlace};
 use crate::source::jetstream::Start;
+use crate::store::Rights;
 
 /// Failed runs before a message becomes a dead letter.
 const RETRY_ATTEMPTS_DEFAULT: u32 = 10;
@@ -170,6 +171,11 @@ pub struct HandlerConfig {
     pub baton: String,
     /// Where messages go that the handler publishes without naming a target.
     pub target: Option<String>,
+    /// As whom its statements run, and what they may do.
+    pub rights: Rights,
+    /// True if its messages may be run again long after, on the same rows, and are to take the same effect: `check` then looks
+    /// for SQL whose result differs from run to run.
+    pub replayable: bool,
     /// The folder of the handler's own migrations.
     pub migrations: Option<PathBuf>,
     /// The handler's own settings.
@@ -273,6 +279,11 @@ pub(super) fn check_handler(
             format!("write a table `[targets.{target}]`"),
         );
     }
+    let rights = Rights {
+        role: check_role(&section, is_sqlite),
+        allow_ddl: section.boolean("allow_ddl", false),
+    };
+    let replayable = section.boolean("replayable", false);
     let migrations = section.text("migrations").map(|path| folder.join(path));
     let config = section
         .section("config")
@@ -296,6 +307,8 @@ pub(super) fn check_handler(
         batch,
         baton: baton.to_owned(),
         target: target.map(str::to_owned),
+        rights,
+        replayable,
         migrations,
         config,
     })
@@ -352,6 +365,31 @@ fn check_late(section: &Section<'_>, dedup: Dedup) -> Late {
         );
     }
     late
+}
+
+/// The longest name that PostgreSQL keeps whole, in bytes.
+const ROLE_MAX_BYTES: usize = 63;
+
+fn check_role(section: &Section<'_>, is_sqlite: bool) -> Option<String> {
+    let role = section.text("role")?;
+    if is_sqlite {
+        section.problem(
+            "role",
+            "SQLite has no roles: whoever can open the file may do everything".to_owned(),
+            "leave `role` out, or use PostgreSQL".to_owned(),
+        );
+    } else if role.is_empty()
+        || role.len() > ROLE_MAX_BYTES
+        || role.contains('\0')
+        || role.eq_ignore_ascii_case("none")
+    {
+        section.problem(
+            "role",
+            format!("`{}` is not the name of a role", role.escape_debug()),
+            format!("write the name of a role of the database, of at most {ROLE_MAX_BYTES} bytes"),
+        );
+    }
+    Some(role.to_owned())
 }
 
 fn check_start(section: &Section<'_>, source: Option<&SourceConfig>) -> Option<Start> {

@@ -30,6 +30,7 @@ pub(super) fn check_limits(section: &Section<'_>) -> Limits {
         rows: count("rows", defaults.rows, 1..=10_000_000),
         result_bytes: size("result", defaults.result_bytes, (1 << 10)..=(64 << 20)),
         savepoints: count("savepoints", defaults.savepoints as u64, 0..=64) as usize,
+        cursors: count("cursors", defaults.cursors as u64, 0..=64) as usize,
         outbox: u32::try_from(count("outbox", defaults.outbox.into(), 0..=100_000))
             .unwrap_or(defaults.outbox),
         log_bytes: size("log", defaults.log_bytes, 0..=(16 << 20)),

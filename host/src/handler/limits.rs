@@ -25,6 +25,8 @@ pub struct Limits {
     pub result_bytes: usize,
     /// Savepoints that are open at once: `limit.savepoints`.
     pub savepoints: usize,
+    /// Cursors that it holds at once: `limit.cursors`.
+    pub cursors: usize,
     /// Messages that it publishes, those that went with a savepoint included: `limit.outbox`.
     pub outbox: u32,
     /// What is kept of its log lines, in bytes. More is dropped, and counted.
@@ -43,6 +45,7 @@ impl Limits {
         rows: 10_000,
         result_bytes: 16 << 20,
         savepoints: 64,
+        cursors: 16,
         outbox: 1_000,
         log_bytes: 256 << 10,
     };

@@ -116,6 +116,16 @@ impl sql::Host for State {
         if let Err(error) = self.count_statements(1) {
             return Ok(Err(lower_error(error)));
         }
+        let cursors_max = self.options.limits.cursors;
+        if self.cursor_columns.len() >= cursors_max {
+            return Ok(Err(lower_error(SqlError {
+                hint: Some("drop some, or raise `limits.cursors` (at most 64)".into()),
+                ..SqlError::new(
+                    "limit.cursors",
+                    format!("at most {cursors_max} cursors may be held at once"),
+                )
+            })));
+        }
         let opened = self.tx.open_cursor(&statement, &params).await;
         self.after_sql();
         Ok(match opened {
@@ -187,7 +197,7 @@ impl sql::HostCursor for State {
             rows: u64::from(rows_max).min(limits.rows.max(1)),
             bytes: PORTION_BYTES.min(limits.memory_bytes / 4),
         };
-        let bytes_max = limits.memory_bytes;
+        let bytes_max = limits.result_bytes;
         let rows = self.tx.fetch_cursor(Cursor(cursor.rep()), fetch).await;
         self.after_sql();
         Ok(rows

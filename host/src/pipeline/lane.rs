@@ -426,8 +426,9 @@ impl Lane {
         let mut pause = Pause::default();
         loop {
             match self.handler.store.connect(&options).await {
-                Ok(connection) => {
+                Ok(mut connection) => {
                     self.outage.over(&self.handler);
+                    connection.set_rights(self.handler.config.rights.clone());
                     return Some(connection);
                 }
                 Err(why) => self.outage.note(&self.handler, &why),

@@ -63,6 +63,24 @@ pub(crate) enum Processed {
     },
 }
 
+impl Processed {
+    /// What a refused commit means.
+    fn refused(batch: Vec<Member>, error: CommitError) -> Self {
+        match error {
+            CommitError::Refused(error) => Self::Failed {
+                batch,
+                index: None,
+                failure: Failure::refused_at_commit(&error),
+            },
+            // The claims tell, in the next run, what an unknown commit was.
+            CommitError::Busy(_) | CommitError::Unknown(_) => Self::Again {
+                batch,
+                why: error.into(),
+            },
+        }
+    }
+}
+
 /// Takes `batch`, in which no id occurs twice, through one transaction on `connection`. Gives the connection back if it
 /// can be used again.
 pub(crate) async fn process(
@@ -167,6 +185,12 @@ pub(crate) async fn process(
     }
 
     // Commit: the effects, the outbox rows and the claims together, or none of them.
+    // Rows of the host's own are written by the login, after what the handlers left behind was found to be in order.
+    if (!outbox.is_empty() || batch.iter().any(|member| member.delivery.is_suspect))
+        && let Err(error) = tx.end_role().await
+    {
+        return (tx.rollback().await, Processed::refused(batch, error));
+    }
     if let Err(why) = tx.write_outbox(&outbox).await {
         return (tx.rollback().await, Processed::Again { batch, why });
     }
@@ -177,22 +201,7 @@ pub(crate) async fn process(
     let Ended { connection, result } = tx.commit().await;
     let committed = match result {
         Ok(committed) => committed,
-        Err(CommitError::Refused(error)) => {
-            let failure = Failure::refused_at_commit(&error);
-            return (
-                connection,
-                Processed::Failed {
-                    batch,
-                    index: None,
-                    failure,
-                },
-            );
-        }
-        // The claims tell, in the next run, what an unknown commit was.
-        Err(error @ (CommitError::Busy(_) | CommitError::Unknown(_))) => {
-            let why = error.into();
-            return (connection, Processed::Again { batch, why });
-        }
+        Err(error) => return (connection, Processed::refused(batch, error)),
     };
     calls.committed();
     fault::point("after-commit");

@@ -14,7 +14,7 @@ use super::connection::each;
 use super::{Column, Connection, Savepoint, Session, SqlError, Tx, Value};
 
 /// The most cursors that may be open at once.
-pub const CURSORS_MAX: usize = 16;
+pub const CURSORS_MAX: usize = 64;
 
 /// The rows that are asked for before anything is known of their size.
 const FIRST_PORTION: u64 = 16;

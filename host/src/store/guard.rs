@@ -1,4 +1,5 @@
-//! The first guard before a handler's statement: its kind, that it is one, and that it leaves hapax's own tables alone.
+//! The first guard before a handler's statement: its kind, that it is one, that it leaves hapax's own tables alone, and
+//! that it calls nothing that reaches past the transaction.
 //!
 //! It reads tokens, not grammar: the database parses. What it must never do is take for text or comment what the
 //! database takes for a statement, so it follows each database's own scanner (PostgreSQL's `scan.l`, SQLite's
@@ -7,9 +8,13 @@
 //! **Invariant**: no I/O and no sqlx here.
 //! **Invariant**: what can't be scanned is refused, not passed on.
 
+mod functions;
 mod params;
+mod postgres;
+mod refusals;
 mod scanner;
 
+pub(crate) use functions::{EXTENSIONS, Functions};
 pub(crate) use params::postgres_params;
 use scanner::{Scanner, Token};
 
@@ -28,14 +33,29 @@ pub(crate) struct Passed {
     pub(crate) reads: bool,
     /// How many parameters it takes; only counted for SQLite (PostgreSQL says it itself).
     pub(crate) params: u32,
+    /// True if it makes, changes or drops tables and their like.
+    pub(crate) is_ddl: bool,
+}
+
+/// What a statement is checked against.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Rules<'a> {
+    /// True if the handler may make, change and drop tables and their like.
+    pub(crate) allow_ddl: bool,
+    /// What the server says of its functions; only on PostgreSQL. Without it no call is refused by what the server says.
+    pub(crate) functions: Option<&'a Functions>,
 }
 
 /// Checks one statement of a handler.
 ///
 /// # Errors
-/// `denied.statement`, naming what was found and what is possible; `params.name` for parameters that SQLite would
-/// bind by name.
-pub(crate) fn check(kind: StoreKind, statement: &str) -> Result<Passed, SqlError> {
+/// `denied.statement`, `denied.function` or `denied.catalog`, naming what was found and what to do instead;
+/// `params.name` for parameters that SQLite would bind by name.
+pub(crate) fn check(
+    kind: StoreKind,
+    statement: &str,
+    rules: Rules<'_>,
+) -> Result<Passed, SqlError> {
     if statement.len() > STATEMENT_MAX_BYTES {
         return Err(denied(
             format!("the statement has {} bytes", statement.len()),
@@ -56,17 +76,14 @@ pub(crate) fn check(kind: StoreKind, statement: &str) -> Result<Passed, SqlError
         text: statement,
         at: 0,
     };
-    let mut first: Option<String> = None;
-    // The statement proper behind `WITH`: the first of its keywords outside parentheses.
-    let mut main: Option<bool> = None;
-    let mut depth = 0_u32;
+    let mut kinds = Kinds::default();
+    let mut postgres = postgres::Watch::new(rules.functions);
     let mut ended = false;
-    let mut before: Option<String> = None;
     let mut params = Params::default();
 
     while let Some((token, at)) = scanner.next_token()? {
         let error_at = |mut error: SqlError| {
-            error.position = position_at(statement, at);
+            error.position = error.position.or_else(|| position_at(statement, at));
             error
         };
         if ended {
@@ -78,79 +95,171 @@ pub(crate) fn check(kind: StoreKind, statement: &str) -> Result<Passed, SqlError
                 "send one statement a call".into(),
             )));
         }
-        let word = match &token {
-            Token::Word(word) => Some(word.to_ascii_lowercase()),
-            _ => None,
-        };
-        if let Some(name) = token.name().filter(|name| is_own(kind, name, &token)) {
-            return Err(error_at(denied(
-                format!("the statement names `{}`", shorten(name)),
-                own_hint(kind),
-            )));
+        if let Some(name) = token.name() {
+            if is_own(kind, name, &token) {
+                return Err(error_at(denied(
+                    format!("the statement names `{}`", shorten(name)),
+                    own_hint(kind),
+                )));
+            }
+            if kind == StoreKind::Sqlite
+                && let Some(error) = refusals::sqlite_name(name, &token)
+            {
+                return Err(error_at(error));
+            }
         }
         match &token {
             Token::Symbol(';') => {
-                if first.is_none() {
+                if kinds.is_empty() {
                     break;
                 }
                 ended = true;
                 continue;
             }
-            Token::Symbol('(') => depth += 1,
-            Token::Symbol(')') => depth = depth.saturating_sub(1),
             Token::Param(number) => params.add(*number).map_err(error_at)?,
             _ => {}
         }
-
-        match &first {
-            None => match (&token, word.as_deref()) {
-                // `(SELECT ..) UNION ..`
-                (Token::Symbol('('), _) if kind == StoreKind::Postgres => {}
-                (_, Some(word)) if allowed(kind).contains(&word.to_ascii_uppercase().as_str()) => {
-                    first = Some(word.to_owned());
-                    main = reads(word);
-                    depth = 0;
-                }
-                (Token::Word(found), _) => {
-                    return Err(error_at(denied(
-                        format!("the statement begins with `{}`", shorten(found)),
-                        allowed_hint(kind),
-                    )));
-                }
-                _ => {
-                    return Err(error_at(denied(
-                        "the statement does not begin with a keyword".into(),
-                        allowed_hint(kind),
-                    )));
-                }
-            },
-            Some(_) => {
-                if let Some(word) = word.as_deref() {
-                    if main.is_none() && depth == 0 {
-                        main = reads(word);
-                    }
-                    // `SELECT .. INTO` makes a table, and a temporary one would hide a real one from the next message.
-                    if kind == StoreKind::Postgres
-                        && word == "into"
-                        && !matches!(before.as_deref(), Some("insert" | "merge"))
-                    {
-                        return Err(error_at(denied(
-                            "the statement makes a table with `INTO`".into(),
-                            "make tables in the handler's migrations".into(),
-                        )));
-                    }
-                }
-            }
+        kinds
+            .take(kind, &token, rules.allow_ddl)
+            .map_err(error_at)?;
+        if kind == StoreKind::Postgres {
+            postgres
+                .take(&token, at, kinds.is_ddl)
+                .map_err(|(error, back)| match back {
+                    // It is about a token before this one.
+                    Some(start) => SqlError {
+                        position: position_at(statement, start),
+                        ..error
+                    },
+                    None => error_at(error),
+                })?;
         }
-        before = word;
     }
-    if first.is_none() {
-        return Err(denied("the statement is empty".into(), allowed_hint(kind)));
+    if kind == StoreKind::Postgres {
+        postgres
+            .end(kinds.is_ddl)
+            .map_err(|(error, back)| SqlError {
+                position: back.and_then(|start| position_at(statement, start)),
+                ..error
+            })?;
     }
+    kinds.end(kind)?;
     Ok(Passed {
-        reads: main.unwrap_or(true),
+        reads: kinds.reads.unwrap_or(!kinds.is_ddl),
         params: params.count,
+        is_ddl: kinds.is_ddl,
     })
+}
+
+/// What kind of statement it is, from its first keywords.
+#[derive(Default)]
+struct Kinds {
+    /// The first keyword.
+    first: Option<String>,
+    /// The statement proper behind `WITH`: the first of its keywords outside parentheses.
+    reads: Option<bool>,
+    depth: u32,
+    is_ddl: bool,
+    /// What is made, changed or dropped is named next.
+    wants_object: bool,
+}
+
+impl Kinds {
+    fn is_empty(&self) -> bool {
+        self.first.is_none()
+    }
+
+    fn take(
+        &mut self,
+        kind: StoreKind,
+        token: &Token<'_>,
+        allow_ddl: bool,
+    ) -> Result<(), SqlError> {
+        let word = match token {
+            Token::Word(word) => Some(word.to_ascii_lowercase()),
+            _ => None,
+        };
+        let word = word.as_deref();
+        match token {
+            Token::Symbol('(') => self.depth += 1,
+            Token::Symbol(')') => self.depth = self.depth.saturating_sub(1),
+            _ => {}
+        }
+        if self.first.is_some() {
+            if self.wants_object {
+                self.object(kind, word)?;
+            }
+            if let Some(word) = word
+                && self.reads.is_none()
+                && !self.is_ddl
+                && self.depth == 0
+            {
+                self.reads = reads(word);
+            }
+            return Ok(());
+        }
+        match (token, word) {
+            // `(SELECT ..) UNION ..`
+            (Token::Symbol('('), _) if kind == StoreKind::Postgres => Ok(()),
+            (_, Some(word)) if allowed(kind).contains(&word.to_ascii_uppercase().as_str()) => {
+                self.first = Some(word.to_owned());
+                self.reads = reads(word);
+                self.depth = 0;
+                Ok(())
+            }
+            (_, Some(word)) if allow_ddl && self.depth == 0 && refusals::is_ddl(kind, word) => {
+                self.first = Some(word.to_owned());
+                self.is_ddl = true;
+                self.wants_object = word != "truncate";
+                Ok(())
+            }
+            (Token::Word(found), _) => Err(denied(
+                format!("the statement begins with `{}`", shorten(found)),
+                refusals::instead_of(kind, found, allow_ddl).map_or_else(
+                    || allowed_hint(kind),
+                    |hint| format!("{hint}; {}", allowed_hint(kind)),
+                ),
+            )),
+            _ => Err(denied(
+                "the statement does not begin with a keyword".into(),
+                allowed_hint(kind),
+            )),
+        }
+    }
+
+    /// Takes the words between CREATE and the like and the name.
+    fn object(&mut self, kind: StoreKind, word: Option<&str>) -> Result<(), SqlError> {
+        match word {
+            Some("or" | "replace" | "unique" | "materialized") => Ok(()),
+            Some(word) if refusals::ddl_objects(kind).contains(&word) => {
+                self.wants_object = false;
+                Ok(())
+            }
+            _ => Err(denied(
+                format!(
+                    "the statement is no {} of a table or its like",
+                    self.first.as_deref().unwrap_or_default().to_uppercase()
+                ),
+                format!(
+                    "with `allow_ddl` a handler may make, change and drop {}; all else belongs into its migrations",
+                    refusals::ddl_objects(kind).join(", ")
+                ),
+            )),
+        }
+    }
+
+    fn end(&self, kind: StoreKind) -> Result<(), SqlError> {
+        if self.first.is_none() {
+            return Err(denied("the statement is empty".into(), allowed_hint(kind)));
+        }
+        if self.wants_object {
+            return Err(denied(
+                "the statement is not complete".into(),
+                allowed_hint(kind),
+            ));
+        }
+        Ok(())
+    }
 }
 
 /// Returns the first transaction command in a script of several statements, as it is written, if there is one.
@@ -241,9 +350,13 @@ fn is_own(kind: StoreKind, name: &str, token: &Token<'_>) -> bool {
 }
 
 fn denied(found: String, hint: String) -> SqlError {
+    denied_as("denied.statement", found, hint)
+}
+
+fn denied_as(code: &str, found: String, hint: String) -> SqlError {
     SqlError {
         hint: Some(hint),
-        ..SqlError::new("denied.statement", found)
+        ..SqlError::new(code, found)
     }
 }
 

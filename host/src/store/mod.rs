@@ -16,7 +16,9 @@ mod outbox;
 mod postgres;
 mod prune;
 mod queue;
+mod reach;
 mod records;
+mod rights;
 mod savepoints;
 mod session;
 mod sqlite;
@@ -45,6 +47,8 @@ pub use outbox::{
 pub use prune::{
     ClaimsSize, Leftover, PRUNE_BATCH_MAX, Prunable, PruneCursor, PrunedBatch, claims_go_after,
 };
+pub use reach::{Outlives, Reach, ReachedTable};
+pub use rights::Rights;
 pub use savepoints::{SAVEPOINTS_MAX, Savepoint};
 pub(crate) use session::Session;
 pub use session::{

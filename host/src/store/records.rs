@@ -59,6 +59,32 @@ pub(crate) fn in_row(row: usize, error: SqlError) -> SqlError {
     }
 }
 
+/// The session is not as it was before the handler's statements.
+pub(crate) fn changed(what: &str) -> SqlError {
+    SqlError {
+        hint: Some(
+            "look for a function or trigger that changes the session: it would outlive the transaction, so nothing was committed and the \
+             connection is closed"
+                .into(),
+        ),
+        ..SqlError::new(
+            "denied.state",
+            format!("the handler's statements left the session changed: {what}"),
+        )
+    }
+}
+
+/// A statement without parameters was to be run for many rows of them.
+pub(crate) fn no_rows_for_ddl() -> SqlError {
+    SqlError {
+        hint: Some("run it with `execute`".into()),
+        ..SqlError::new(
+            "denied.statement",
+            "a statement that makes, changes or drops something runs once, not for many rows",
+        )
+    }
+}
+
 /// The handler returned ok although a savepoint is open.
 pub(crate) fn open_savepoint() -> SqlError {
     SqlError {

@@ -450,7 +450,28 @@ impl Tx {
         if rows.is_empty() {
             return Ok(());
         }
+        self.leave_role().await?;
         self.connection.write_outbox(rows).await
+    }
+
+    /// Ends the role of the handlers, after the last of them and before the host writes rows of its own: constraints that were put
+    /// off are checked as that role, and the session is compared with what it was. Without a role the commit does both.
+    ///
+    /// # Errors
+    /// `Refused`: because of what the handlers did; only a rollback is left.
+    pub async fn end_role(&mut self) -> Result<(), CommitError> {
+        match &mut self.connection {
+            Connection::Postgres(session) => session.end_role().await,
+            Connection::Sqlite(_) => Ok(()),
+        }
+    }
+
+    /// Ends the role for statements of the host's own between those of handlers.
+    async fn leave_role(&mut self) -> Result<(), StoreError> {
+        match &mut self.connection {
+            Connection::Postgres(session) => session.leave_role().await,
+            Connection::Sqlite(_) => Ok(()),
+        }
     }
 
     /// Keeps a message as a dead letter. A message with a claimable id is claimed first, so that it can't be both
@@ -463,6 +484,7 @@ impl Tx {
         letter: &DeadLetter,
         claim: Option<&ClaimRequest>,
     ) -> Result<Option<Claim>, StoreError> {
+        self.leave_role().await?;
         let claim = match claim {
             None => None,
             Some(request) => self

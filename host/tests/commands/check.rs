@@ -124,7 +124,7 @@ fn a_component_that_is_not_there_is_named_with_its_whole_path() {
 fn offline() -> Place {
     Place::new(&format!(
         "[store]\nurl = \"{NO_POSTGRES}\"\n[sources.orders]\nkind = \"queue\"\n{}{}{}start = \"new\"\nlanes = 2\n\
-         limits = {{ memory = \"3MiB\", cpu = \"250ms\", time = \"2s\", rows = 7, statements = 100, result = \"1MiB\", call = \"2MiB\", table = 1000, savepoints = 3, outbox = 5, log = \"1KiB\" }}\n\
+         limits = {{ memory = \"3MiB\", cpu = \"250ms\", time = \"2s\", rows = 7, statements = 100, result = \"1MiB\", call = \"2MiB\", table = 1000, savepoints = 3, cursors = 2, outbox = 5, log = \"1KiB\" }}\n\
          retry = {{ attempts = 1, backoff = \"1s..5m\" }}\nmessage_id = [\"json:/id\", \"stream-sequence\"]\n",
         stream_table("payments", NO_NATS, ""),
         handler_table("ship", "orders"),
@@ -160,7 +160,7 @@ fn check_needs_neither_database_nor_broker() {
         "  consumer   bill\n".to_owned(),
         "  message id json:/id, stream-sequence\n".to_owned(),
         "  limits     memory 3MiB, cpu 250ms, time 2s, rows 7,\n             \
-         statements 100, result 1MiB, call 2MiB, table 1000, savepoints 3, outbox 5, log 1KiB\n"
+         statements 100, result 1MiB, call 2MiB, table 1000, savepoints 3, cursors 2, outbox 5, log 1KiB\n"
             .to_owned(),
         "  lanes      2\n".to_owned(),
         "  batch      up to 50 messages, 250ms at the most\n".to_owned(),
@@ -170,7 +170,7 @@ fn check_needs_neither_database_nor_broker() {
         "  source     orders (queue)\n".to_owned(),
         "  message id queue:id, header:Nats-Msg-Id, header:ce-source+ce-id\n".to_owned(),
         "  limits     memory 64MiB, cpu 1s, time 10s, rows 10000,\n             \
-         statements 10000, result 16MiB, call 16MiB, table 100000, savepoints 64, outbox 1000, log 256KiB\n"
+         statements 10000, result 16MiB, call 16MiB, table 100000, savepoints 64, cursors 16, outbox 1000, log 256KiB\n"
             .to_owned(),
         "  migrations 0\n".to_owned(),
     ] {
@@ -216,7 +216,7 @@ fn check_as_json() {
             "name": name, "consumer": name, "digest": null, "contract": "0.1.0", "migrations": 0,
             "component": scene::script().display().to_string(), "bytes": component.len(), "imports": imports,
             "batch": {"max": 50, "max_hold_ms": 250}, "targets": [],
-            "order_by": null, "on_dead": null,
+            "order_by": null, "on_dead": null, "role": null, "allow_ddl": false, "differs": [],
         })
     };
     let mut bill = handler("bill");
@@ -226,7 +226,7 @@ fn check_as_json() {
     bill["lanes"] = json!(2);
     bill["limits"] = json!({"memory_bytes": 3 << 20, "cpu_ms": 250, "time_ms": 2000, "rows": 7,
         "statements": 100, "result_bytes": 1 << 20, "call_bytes": 2 << 20, "table_elements": 1000,
-        "savepoints": 3, "outbox": 5, "log_bytes": 1 << 10});
+        "savepoints": 3, "cursors": 2, "outbox": 5, "log_bytes": 1 << 10});
     bill["retry"] = json!({"attempts": 1, "backoff_min_ms": 1000, "backoff_max_ms": 300_000});
     let mut ship = handler("ship");
     ship["source"] = json!("orders");
@@ -235,7 +235,7 @@ fn check_as_json() {
     ship["lanes"] = json!(4);
     ship["limits"] = json!({"memory_bytes": 64 << 20, "cpu_ms": 1000, "time_ms": 10_000, "rows": 10_000,
         "statements": 10_000, "result_bytes": 16 << 20, "call_bytes": 16 << 20, "table_elements": 100_000,
-        "savepoints": 64, "outbox": 1_000, "log_bytes": 256 << 10});
+        "savepoints": 64, "cursors": 16, "outbox": 1_000, "log_bytes": 256 << 10});
     ship["retry"] = json!({"attempts": 10, "backoff_min_ms": 1000, "backoff_max_ms": 300_000});
     assert_eq!(value, json!({ "handlers": [bill, ship] }));
 }

@@ -6,6 +6,7 @@
 mod support;
 
 mod check;
+mod check_database;
 mod dead_letters;
 mod help;
 mod place;

@@ -74,6 +74,12 @@ impl Place {
         host::run_with(&self.path, arguments, variables, b"")
     }
 
+    /// As `sqlite`, and makes the file.
+    pub(crate) async fn sqlite_made(&self) -> crate::support::database::Probe {
+        std::fs::File::create(self.shown("hapax.db")).unwrap();
+        self.sqlite().await
+    }
+
     pub(crate) async fn sqlite(&self) -> crate::support::database::Probe {
         let url = format!("sqlite:{}", self.shown("hapax.db"));
         crate::support::database::Probe::Sqlite(

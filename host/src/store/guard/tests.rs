@@ -3,7 +3,7 @@
 use super::*;
 
 fn code(kind: StoreKind, statement: &str) -> String {
-    match check(kind, statement) {
+    match check(kind, statement, Rules::default()) {
         Ok(_) => "ok".into(),
         Err(error) => error.code,
     }
@@ -174,8 +174,12 @@ fn sqlite_names_and_parameters() {
         ("\u{feff}SELECT 1", 0, true),
     ] {
         assert_eq!(
-            check(kind, statement).unwrap(),
-            Passed { reads, params },
+            check(kind, statement, Rules::default()).unwrap(),
+            Passed {
+                reads,
+                params,
+                is_ddl: false
+            },
             "{statement}"
         );
     }
@@ -216,12 +220,13 @@ fn sqlite_names_and_parameters() {
 
 #[test]
 fn what_is_denied_is_named() {
-    let error = check(StoreKind::Postgres, "  /* x */ Commit").unwrap_err();
+    let error = check(StoreKind::Postgres, "  /* x */ Commit", Rules::default()).unwrap_err();
     assert_eq!(error.message, "the statement begins with `Commit`");
     assert_eq!(error.position, Some(11));
     assert_eq!(
         error.hint.unwrap(),
-        "a handler may send SELECT, INSERT, UPDATE, DELETE, MERGE, WITH, VALUES"
+        "the host begins and ends the transaction: return ok or a failure; \
+         a handler may send SELECT, INSERT, UPDATE, DELETE, MERGE, WITH, VALUES"
     );
     let long = format!("SELECT '{}'", "a".repeat(STATEMENT_MAX_BYTES));
     assert_eq!(code(StoreKind::Sqlite, &long), "denied.statement");
@@ -250,4 +255,206 @@ fn transaction_commands_in_scripts() {
         ),
         None
     );
+}
+
+fn postgres(statement: &str) -> String {
+    let functions = Functions::new(
+        [
+            "set_config",
+            "pg_read_file",
+            "setval",
+            "pg_notify",
+            "random",
+        ]
+        .map(str::to_owned),
+    );
+    let rules = Rules {
+        functions: Some(&functions),
+        ..Rules::default()
+    };
+    match check(StoreKind::Postgres, statement, rules) {
+        Ok(_) => "ok".into(),
+        Err(error) => error.code,
+    }
+}
+
+#[test]
+fn postgres_calls() {
+    for statement in [
+        "SELECT set_config('a', 'b', false)",
+        "SELECT pg_catalog.set_config('a', 'b', false)",
+        "SELECT \"set_config\"('a', 'b', false)",
+        "SELECT Set_Config /* x */ ('a', 'b', false)",
+        "SELECT ('x'::text).pg_read_file",
+        "SELECT t.x.pg_read_file FROM t",
+        "SELECT ('x'::text) . \"pg_read_file\"",
+        "SELECT a FROM setval('s', 1) AS a",
+        "SELECT table_to_xml('t', true, true, '')",
+        "SELECT ts_rewrite('a'::tsquery, 'SELECT 1')",
+        "SELECT ('a'::text).ts_rewrite",
+        "SELECT pg_advisory_xact_lock(1, 2)",
+        "SELECT pg_advisory_xact_lock()",
+        "SELECT pg_catalog.pg_advisory_xact_lock(1, f(2, 3))",
+        "SELECT (1::bigint).pg_advisory_xact_lock",
+        "INSERT INTO t SELECT dblink_exec('..')",
+    ] {
+        assert_eq!(postgres(statement), "denied.function", "{statement}");
+    }
+    for statement in [
+        "SELECT random(), now()",
+        "SELECT set_config FROM t",
+        "SELECT pg_advisory_xact_lock(f(1, 2)), a[1, 2]",
+        "SELECT pg_catalog.pg_advisory_xact_lock((1))",
+        "SELECT ts_rewrite(a, b, c)",
+        "SELECT 'set_config(1)', $$pg_read_file(1)$$",
+    ] {
+        assert_eq!(postgres(statement), "ok", "{statement}");
+    }
+}
+
+#[test]
+fn postgres_writes_to_the_catalog() {
+    for statement in [
+        "UPDATE pg_settings SET setting = 1",
+        "UPDATE ONLY pg_catalog.pg_settings SET setting = 1",
+        "UPDATE ONLY (\"pg_settings\") SET setting = 1",
+        "WITH a AS (DELETE FROM pg_class RETURNING 1) SELECT 1",
+        "INSERT INTO pg_catalog . pg_proc SELECT 1",
+        "MERGE INTO pg_class USING a ON true WHEN MATCHED THEN DELETE",
+        "INSERT INTO information_schema.tables VALUES (1)",
+        "SELECT 1 FROM pg_class FOR UPDATE",
+        "SELECT 1 FROM pg_catalog.pg_class FOR NO KEY UPDATE",
+        "SELECT 1 FROM pg_class AS c FOR SHARE OF c",
+        "SELECT * FROM pg_temp_3.accounts",
+        "SELECT pg_temp.f()",
+    ] {
+        assert_eq!(postgres(statement), "denied.catalog", "{statement}");
+    }
+    for statement in [
+        "SELECT relname FROM pg_class",
+        "INSERT INTO t SELECT relname FROM pg_catalog.pg_class",
+        "INSERT INTO t (a) VALUES (1) ON CONFLICT (a) DO UPDATE SET b = 1",
+        "SELECT pg_typeof(a), pg_catalog.now() FROM t FOR UPDATE",
+        "UPDATE t SET a = (SELECT count(*) FROM pg_class)",
+    ] {
+        assert_eq!(postgres(statement), "ok", "{statement}");
+    }
+}
+
+#[test]
+fn postgres_into() {
+    for statement in [
+        // `insert` and `merge` are names too.
+        "SELECT 1 AS insert INTO t",
+        "SELECT (1) insert INTO t",
+        "SELECT (1) merge INTO TEMP t",
+        "SELECT a.insert INTO t FROM a",
+        "WITH insert AS (SELECT 1) SELECT 1 insert INTO t",
+        "INSERT INTO t SELECT 1 INTO u",
+        "SELECT * FROM (SELECT 1 insert INTO t) AS a",
+        "VALUES (1) insert INTO t",
+        "TABLE t",
+    ] {
+        assert_eq!(postgres(statement), "denied.statement", "{statement}");
+    }
+    for statement in [
+        "INSERT INTO t VALUES (1)",
+        "WITH a AS (SELECT 1) INSERT INTO t SELECT * FROM a",
+        "WITH a AS (WITH b AS (SELECT 1) INSERT INTO t SELECT 1 RETURNING 1) SELECT * FROM a",
+        "WITH insert AS (SELECT 1) INSERT INTO t SELECT 1",
+        "WITH insert (a) AS (SELECT 1) INSERT INTO t SELECT 1",
+        "MERGE INTO t USING s ON true WHEN NOT MATCHED THEN INSERT VALUES (1)",
+    ] {
+        assert_eq!(postgres(statement), "ok", "{statement}");
+    }
+}
+
+#[test]
+fn tables_are_made_only_where_that_is_allowed() {
+    let allowed = |kind, statement: &str| {
+        let rules = Rules {
+            allow_ddl: true,
+            ..Rules::default()
+        };
+        match check(kind, statement, rules) {
+            Ok(passed) => passed.is_ddl.to_string(),
+            Err(error) => error.code,
+        }
+    };
+    for kind in [StoreKind::Postgres, StoreKind::Sqlite] {
+        for statement in [
+            "CREATE TABLE t (a int DEFAULT 1)",
+            "CREATE UNIQUE INDEX i ON t (a)",
+            "ALTER TABLE t ADD COLUMN b int",
+            "DROP VIEW v",
+        ] {
+            assert_eq!(code(kind, statement), "denied.statement", "{statement}");
+            assert_eq!(allowed(kind, statement), "true", "{statement}");
+        }
+        for statement in [
+            "CREATE",
+            "CREATE TEMP TABLE t (a int)",
+            "CREATE TEMPORARY VIEW v AS SELECT 1",
+            "CREATE TRIGGER x AFTER INSERT ON t BEGIN SELECT 1; END",
+            "CREATE VIRTUAL TABLE t USING fts5(a)",
+            "CREATE TABLE t (a int); COMMIT",
+            "DROP DATABASE x",
+            "COMMIT",
+            "VACUUM",
+        ] {
+            assert_eq!(
+                allowed(kind, statement),
+                "denied.statement",
+                "{kind}: {statement}"
+            );
+        }
+    }
+    let kind = StoreKind::Postgres;
+    for (statement, expected) in [
+        ("TRUNCATE t", "true"),
+        ("DROP SCHEMA hapax CASCADE", "denied.statement"),
+        ("DROP TABLE hapax.queue", "denied.statement"),
+        (
+            "CREATE FUNCTION f() RETURNS int LANGUAGE sql AS 'SELECT 1'",
+            "denied.statement",
+        ),
+        ("CREATE UNLOGGED TABLE t (a int)", "denied.statement"),
+        ("CREATE TABLE t AS EXECUTE hapax_1", "denied.statement"),
+        ("CREATE TABLE pg_temp.t (a int)", "denied.catalog"),
+        (
+            "ALTER TABLE pg_catalog.pg_class ADD a int",
+            "denied.catalog",
+        ),
+        (
+            "CREATE TABLE t (a text DEFAULT pg_catalog.pg_typeof(1))",
+            "true",
+        ),
+        ("TRUNCATE t, pg_class", "denied.catalog"),
+    ] {
+        assert_eq!(allowed(kind, statement), expected, "{statement}");
+    }
+    assert_eq!(
+        allowed(StoreKind::Sqlite, "DROP TABLE hapax_queue"),
+        "denied.statement"
+    );
+}
+
+#[test]
+fn sqlite_names_that_reach_past_the_transaction() {
+    for statement in [
+        "SELECT load_extension('x')",
+        "SELECT \"load_extension\"('x')",
+        "SELECT [load_extension] ('x')",
+        "SELECT * FROM pragma_optimize(1)",
+        "SELECT * FROM Pragma_User_Version",
+        "SELECT * FROM 'pragma_optimize'",
+        "SELECT fts3_tokenizer('simple')",
+    ] {
+        assert_eq!(
+            code(StoreKind::Sqlite, statement),
+            "denied.function",
+            "{statement}"
+        );
+    }
+    assert_eq!(code(StoreKind::Sqlite, "SELECT 'load_extension'"), "ok");
 }

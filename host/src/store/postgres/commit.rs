@@ -5,19 +5,24 @@ use sqlx::{AssertSqlSafe, Either};
 
 use super::errors::Class;
 use super::{NOT_ALIVE, PostgresSession, errors};
-use crate::store::{CommitError, SqlError, records};
+use crate::store::CommitError;
 
 impl PostgresSession {
     pub(super) async fn check_and_commit(&mut self) -> Result<(), CommitError> {
-        let check = match &self.tx.xid {
+        // The state is compared where a handler's statement was run; else that the transaction is alive is enough.
+        let (check, parts) = match (self.state_check(), &self.tx.xid) {
+            (Some(check), _) => (check, 3),
             // An aborted transaction answers COMMIT with ROLLBACK, and no error; but it refuses a SELECT, and then the
             // COMMIT behind it in the same message is not run. A transaction that was ended unseen has another number.
-            Some(xid) => format!(
-                "SELECT CAST(CASE WHEN pg_catalog.pg_current_xact_id_if_assigned()::text = '{xid}' \
-                 THEN '0' ELSE '{NOT_ALIVE}' END AS integer)"
+            (None, Some(xid)) => (
+                format!(
+                    "SELECT CAST(CASE WHEN pg_catalog.pg_current_xact_id_if_assigned()::text = '{xid}' \
+                     THEN '0' ELSE '{NOT_ALIVE}' END AS integer)"
+                ),
+                2,
             ),
             // Nothing was claimed, so nothing was written.
-            None => "SELECT 0".into(),
+            (None, None) => ("SELECT 0".into(), 2),
         };
         let mut done = 0;
         let result = {
@@ -35,15 +40,15 @@ impl PostgresSession {
             }
         };
         match result {
-            // The check's completion and the commit's, and the session is at rest.
-            Ok(()) if done == 2 => Ok(()),
+            // The completions of the check's statements and the commit's, and the session is at rest.
+            Ok(()) if done == parts => Ok(()),
             Ok(()) => {
                 self.broken = true;
                 Err(CommitError::Unknown(format!(
-                    "{done} of 2 completions came back"
+                    "{done} of {parts} completions came back"
                 )))
             }
-            Err(error) if done >= 2 || errors::ends_session(&error) => {
+            Err(error) if done >= parts || errors::ends_session(&error) => {
                 self.note(&error);
                 self.broken = true;
                 Err(CommitError::Unknown(errors::describe(&error)))
@@ -54,20 +59,7 @@ impl PostgresSession {
                     Class::Busy | Class::Stale | Class::Unavailable => {
                         Err(CommitError::Busy(errors::describe(&error)))
                     }
-                    Class::Refused => {
-                        let error = errors::sql_error(&error);
-                        Err(CommitError::Refused(if error.message.contains(NOT_ALIVE) {
-                            self.broken = true;
-                            SqlError {
-                                detail: Some(NOT_ALIVE.into()),
-                                ..records::aborted()
-                            }
-                        } else if error.code == "aborted" {
-                            records::aborted()
-                        } else {
-                            error
-                        }))
-                    }
+                    Class::Refused => Err(CommitError::Refused(self.refused_by_check(&error))),
                 }
             }
         }

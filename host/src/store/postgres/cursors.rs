@@ -14,10 +14,7 @@ use super::rows::RowSink;
 use super::statements::Prepared;
 use super::{PostgresSession, errors, params};
 use crate::store::cursors::{Pace, not_a_query};
-use crate::store::{
-    Column, Cursor, CursorSession, FetchLimits, SqlError, StoreError, StoreKind, Value, guard,
-    records,
-};
+use crate::store::{Column, Cursor, CursorSession, FetchLimits, SqlError, Value, guard, records};
 
 /// What is kept of an open cursor.
 #[derive(Debug)]
@@ -52,10 +49,12 @@ impl CursorSession for PostgresSession {
     ) -> Result<(Cursor, Arc<[Column]>), SqlError> {
         self.refuse_if_aborted()?;
         let cursor = self.tx.cursors.next()?;
-        if !guard::check(StoreKind::Postgres, statement)?.reads {
+        if !self.check(statement).await?.reads {
             return Err(not_a_query());
         }
-        let prepared = self.prepared(statement).await?;
+        let Some(prepared) = self.prepared(statement).await? else {
+            return Err(not_a_query());
+        };
         if params.len() != prepared.params.len() {
             return Err(records::wrong_count(prepared.params.len(), params.len()));
         }
@@ -176,12 +175,11 @@ impl PostgresSession {
     /// The table was changed since the statement was described, by somebody else: that is no fault of the message.
     pub(super) fn stale_description(&mut self) -> SqlError {
         let text = "the columns of the statement have changed since it was prepared";
-        self.is_stale = true;
         self.tx.aborted = true;
         self.tx.savepoints.lose();
-        self.tx.fault = Some(StoreError::Busy(text.into()));
+        self.note_stale(text.into());
         SqlError {
-            retryable: true,
+            retryable: self.tx.fault.is_some(),
             ..SqlError::new("stale", text)
         }
     }

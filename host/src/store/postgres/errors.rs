@@ -57,6 +57,12 @@ fn class_of(error: &PgDatabaseError) -> Class {
     }
 }
 
+/// True if a prepared statement is gone.
+pub(super) fn lacks_statement(error: &sqlx::Error) -> bool {
+    database_error(error).is_some_and(|error| error.code() == "26000")
+}
+
+/// True if a statement was prepared before its table was changed.
 fn is_stale_plan(error: &PgDatabaseError) -> bool {
     error.code() == "0A000" && error.routine() == Some("RevalidateCachedQuery")
 }

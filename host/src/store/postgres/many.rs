@@ -7,7 +7,7 @@ use sqlx::{AssertSqlSafe, Either};
 
 use super::statements::Prepared;
 use super::{PostgresSession, errors};
-use crate::store::{SqlError, StoreKind, Value, guard, records};
+use crate::store::{SqlError, Value, records};
 
 /// A message that has so many bytes is sent, and the next row begins another.
 const MESSAGE_BYTES: usize = 1 << 20;
@@ -29,10 +29,12 @@ impl PostgresSession {
     ) -> Result<Vec<u64>, SqlError> {
         self.refuse_if_aborted()?;
         if rows.is_empty() {
-            guard::check(StoreKind::Postgres, statement)?;
+            self.check(statement).await?;
             return Ok(Vec::new());
         }
-        let prepared = self.prepared(statement).await?;
+        let Some(prepared) = self.prepared(statement).await? else {
+            return Err(records::no_rows_for_ddl());
+        };
         let messages = encode(&prepared, rows)?;
         let mut counts = Vec::with_capacity(rows.len());
         for message in &messages {

@@ -21,6 +21,8 @@ mod outbox;
 mod params;
 mod prune;
 mod queue;
+mod reach;
+mod rights;
 mod rows;
 mod savepoints;
 mod schema;
@@ -40,6 +42,7 @@ pub(super) use connect::{display, look};
 use cursors::PostgresCursor;
 use errors::Class;
 pub(super) use params::{is_decimal, is_uuid};
+use rights::Learned;
 use rows::RowSink;
 use statements::{Prepared, Statements};
 pub(super) use url::parse;
@@ -47,7 +50,7 @@ pub(super) use url::parse;
 use super::text::{clean_reason, headers_to_json, instant_to_text};
 use super::{
     Baton, Claim, ClaimAs, ClaimRequest, CommitError, Counters, HandlerMigration, OutboxRow,
-    ResultSet, Savepoint, Session, SessionOptions, SqlError, StoreError, StoreKind, Value,
+    ResultSet, Rights, Savepoint, Session, SessionOptions, SqlError, StoreError, Value,
     cursors::Cursors, records, savepoints::Savepoints,
 };
 use crate::message::{ComponentDigest, FailureClass, MessageId, ShortHash};
@@ -73,6 +76,9 @@ pub struct PostgresSession {
     connection: PgConnection,
     options: SessionOptions,
     statements: Statements,
+    rights: Rights,
+    /// What the server says of itself, once a handler's statement was run.
+    learned: Option<Learned>,
     /// Numbers of components that are committed.
     components: HashMap<ComponentDigest, i32>,
     tx: TxState,
@@ -96,6 +102,12 @@ struct TxState {
     fault: Option<StoreError>,
     savepoints: Savepoints,
     cursors: Cursors<PostgresCursor>,
+    /// The handler's role is set.
+    in_role: bool,
+    /// Every statement that is prepared was prepared in it.
+    is_fresh: bool,
+    /// A statement of the handler's was run, so the state is checked before the commit.
+    ran: bool,
     /// Numbers of components that this transaction made or found.
     components: Vec<(ComponentDigest, i32)>,
 }
@@ -116,6 +128,8 @@ impl PostgresSession {
             connection: connect::connect(base, options).await?,
             options: options.clone(),
             statements: Statements::default(),
+            rights: Rights::default(),
+            learned: None,
             components: HashMap::new(),
             tx: TxState::default(),
             run_lock: None,
@@ -139,10 +153,7 @@ impl PostgresSession {
     fn note(&mut self, error: &sqlx::Error) {
         self.tx.aborted = true;
         match errors::class(error) {
-            Class::Stale => {
-                self.is_stale = true;
-                self.tx.fault = Some(StoreError::Busy(errors::describe(error)));
-            }
+            Class::Stale => self.note_stale(errors::describe(error)),
             Class::Busy => {
                 self.tx.fault = Some(StoreError::Busy(errors::describe(error)));
             }
@@ -150,7 +161,18 @@ impl PostgresSession {
                 self.broken = true;
                 self.tx.fault = Some(StoreError::Unavailable(errors::describe(error)));
             }
+            // Somebody ended the session's prepared statements: those that are kept here are gone.
+            Class::Refused if errors::lacks_statement(error) => self.broken = true,
             Class::Refused => {}
+        }
+    }
+
+    /// Takes down that a statement was prepared before its table was changed.
+    fn note_stale(&mut self, text: String) {
+        self.is_stale = true;
+        // All were prepared in this transaction, so nobody else can have changed the table: the next run would do the same.
+        if !self.tx.is_fresh {
+            self.tx.fault = Some(StoreError::Busy(text));
         }
     }
 
@@ -167,13 +189,24 @@ impl PostgresSession {
         if !self.is_stale {
             return Ok(());
         }
-        // The driver's own copies hold the old columns too.
-        if let Err(error) = self.connection.clear_cached_statements().await {
+        if let Err(error) = self.forget_statements().await {
             return Err(self.host_error(&error));
         }
-        self.simple("DEALLOCATE ALL").await?;
-        self.statements.clear();
         self.is_stale = false;
+        self.tx.is_fresh = true;
+        Ok(())
+    }
+
+    /// Ends the handlers' statements that are prepared, because a table was changed.
+    async fn forget_statements(&mut self) -> Result<(), sqlx::Error> {
+        // The driver's own copies hold the old columns too.
+        self.connection.clear_cached_statements().await?;
+        let text = self.statements.clear();
+        if !text.is_empty() {
+            sqlx::raw_sql(AssertSqlSafe(text))
+                .execute(&mut self.connection)
+                .await?;
+        }
         Ok(())
     }
 
@@ -187,12 +220,15 @@ impl PostgresSession {
         }
     }
 
-    /// Returns a handler's statement, prepared.
-    async fn prepared(&mut self, statement: &str) -> Result<Prepared, SqlError> {
+    /// Returns a handler's statement, prepared; none if it is one that can't be: it makes or drops something.
+    async fn prepared(&mut self, statement: &str) -> Result<Option<Prepared>, SqlError> {
+        self.enter_role().await?;
         if let Some(prepared) = self.statements.get(statement) {
-            return Ok(prepared);
+            return Ok(Some(prepared));
         }
-        super::guard::check(StoreKind::Postgres, statement)?;
+        if self.check(statement).await?.is_ddl {
+            return Ok(None);
+        }
         if let Some(name) = self.statements.make_room()
             && let Err(error) = sqlx::raw_sql(AssertSqlSafe(format!("DEALLOCATE {name}")))
                 .execute(&mut self.connection)
@@ -206,7 +242,7 @@ impl PostgresSession {
             .prepare(&mut self.connection, statement)
             .await
         {
-            Ok(prepared) => Ok(prepared),
+            Ok(prepared) => Ok(Some(prepared)),
             Err(error) => {
                 self.note(&error);
                 Err(errors::sql_error(&error))
@@ -222,7 +258,9 @@ impl PostgresSession {
         mut sink: Option<&mut RowSink>,
     ) -> Result<u64, SqlError> {
         self.refuse_if_aborted()?;
-        let prepared = self.prepared(statement).await?;
+        let Some(prepared) = self.prepared(statement).await? else {
+            return self.run_unprepared(statement, params).await;
+        };
         if params.len() != prepared.params.len() {
             return Err(records::wrong_count(prepared.params.len(), params.len()));
         }

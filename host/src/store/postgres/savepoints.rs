@@ -9,6 +9,8 @@ impl PostgresSession {
     pub(super) async fn open_savepoint(&mut self) -> Result<Savepoint, SqlError> {
         self.refuse_if_aborted()?;
         let savepoint = self.tx.savepoints.next()?;
+        // Set behind it, the role would end with it.
+        self.enter_role().await?;
         self.savepoint_statement(savepoint.begin()).await?;
         self.tx.savepoints.begun(savepoint);
         Ok(savepoint)

@@ -1,6 +1,7 @@
 //! The handlers' statements that are prepared on a connection.
 
 use std::collections::HashMap;
+use std::fmt::Write as _;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -109,9 +110,17 @@ struct Entry {
 }
 
 impl Statements {
-    /// Forgets all, when the server has.
-    pub(super) fn clear(&mut self) {
-        self.by_text.clear();
+    /// Forgets all. Returns the commands that make the server forget them too.
+    pub(super) fn clear(&mut self) -> String {
+        let mut text = String::new();
+        for (_, entry) in self.by_text.drain() {
+            let _ = write!(
+                text,
+                "DEALLOCATE {};",
+                Prepared::name(entry.prepared.number)
+            );
+        }
+        text
     }
 
     pub(super) fn get(&mut self, statement: &str) -> Option<Prepared> {

@@ -12,11 +12,12 @@ use sqlx::{AssertSqlSafe, ConnectOptions as _};
 use super::errors::Class;
 use super::hooks::Hooks;
 use super::{
-    OPEN_AGAIN_AFTER, STATEMENTS_MAX, STEPS_BETWEEN_LOOKS, SqliteSession, errors, params, started,
+    OPEN_AGAIN_AFTER, STATEMENTS_MAX, STEPS_BETWEEN_LOOKS, SqliteSession, authorizer, errors,
+    params, started,
 };
 use crate::store::cursors::Cursors;
 use crate::store::savepoints::Savepoints;
-use crate::store::{SessionOptions, StoreError, Value};
+use crate::store::{Rights, SessionOptions, StoreError, Value};
 
 impl SqliteSession {
     /// Opens the file, and makes it if it is missing.
@@ -75,8 +76,15 @@ impl SqliteSession {
             .lock_handle()
             .await
             .map_err(|error| errors::store_error(&error))?;
-        let shared = Arc::clone(&hooks);
-        handle.set_commit_hook(move || !shared.guarded.load(Ordering::SeqCst));
+        let is_guarded = authorizer::install(&mut handle, &hooks, |handle, shared| {
+            handle.set_commit_hook(move || !shared.guarded.load(Ordering::SeqCst));
+        });
+        if !is_guarded {
+            return Err(StoreError::Unusable(format!(
+                "the store's file `{}` can't be guarded: SQLite takes no authorizer\nhint: this is a bug in hapax; please report it",
+                path.display()
+            )));
+        }
         let shared = Arc::clone(&hooks);
         handle.set_rollback_hook(move || {
             if shared.guarded.load(Ordering::SeqCst) {
@@ -90,6 +98,7 @@ impl SqliteSession {
         let mut session = Self {
             connection,
             statement_timeout: options.statement_timeout,
+            rights: Rights::default(),
             hooks,
             verdicts: HashMap::new(),
             columns: HashMap::new(),

@@ -8,6 +8,10 @@ use std::time::{Duration, Instant};
 pub(super) struct Hooks {
     /// A transaction is open that only the host may end.
     pub(super) guarded: AtomicBool,
+    /// The statement that is prepared or run is a handler's.
+    pub(super) in_handler: AtomicBool,
+    /// A handler may make, change and drop tables.
+    pub(super) allow_ddl: AtomicBool,
     /// It ended, and not by the host.
     pub(super) ended: AtomicBool,
     /// The session was dropped.
@@ -21,6 +25,8 @@ impl Hooks {
     pub(super) fn new() -> Self {
         Self {
             guarded: AtomicBool::new(false),
+            in_handler: AtomicBool::new(false),
+            allow_ddl: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             dropped: AtomicBool::new(false),
             started: Instant::now(),

@@ -8,6 +8,7 @@
 //! **Invariant**: after any error inside a transaction, no more of it is run but ROLLBACK, to a savepoint that was begun
 //! before it or of the whole.
 
+mod authorizer;
 mod checkpoint;
 mod claims;
 mod connect;
@@ -21,6 +22,7 @@ mod outbox;
 mod params;
 mod prune;
 mod queue;
+mod reach;
 mod rows;
 mod savepoints;
 mod schema;
@@ -41,11 +43,11 @@ use sqlx::{
     SqliteConnection, Statement as _,
 };
 
-use super::guard::{self, Passed};
+use super::guard::{self, Passed, Rules};
 use super::text::{clean_reason, headers_to_json, instant_to_text};
 use super::{
     Baton, Claim, ClaimAs, ClaimRequest, Column, CommitError, Counters, HandlerMigration,
-    OutboxRow, ResultSet, Savepoint, Session, SqlError, StoreError, StoreKind, Value,
+    OutboxRow, ResultSet, Rights, Savepoint, Session, SqlError, StoreError, StoreKind, Value,
     cursors::Cursors, records, savepoints::Savepoints,
 };
 use crate::message::{ComponentDigest, FailureClass, MessageId};
@@ -98,6 +100,7 @@ pub(super) fn parse(rest: &str) -> Result<PathBuf, StoreError> {
 pub struct SqliteSession {
     connection: SqliteConnection,
     statement_timeout: Option<Duration>,
+    rights: Rights,
     hooks: Arc<Hooks>,
     verdicts: HashMap<String, Passed>,
     columns: HashMap<String, Arc<[Column]>>,
@@ -189,11 +192,23 @@ impl SqliteSession {
         }
     }
 
+    pub(super) fn set_rights(&mut self, rights: Rights) {
+        self.hooks
+            .allow_ddl
+            .store(rights.allow_ddl, Ordering::SeqCst);
+        self.rights = rights;
+        self.verdicts.clear();
+    }
+
     fn verdict(&mut self, statement: &str) -> Result<Passed, SqlError> {
         if let Some(passed) = self.verdicts.get(statement) {
             return Ok(*passed);
         }
-        let passed = guard::check(StoreKind::Sqlite, statement)?;
+        let rules = Rules {
+            allow_ddl: self.rights.allow_ddl,
+            functions: None,
+        };
+        let passed = guard::check(StoreKind::Sqlite, statement, rules)?;
         if self.verdicts.len() >= STATEMENTS_MAX {
             // Cheap to learn again.
             self.verdicts.clear();
@@ -207,9 +222,11 @@ impl SqliteSession {
         if let Some(columns) = self.columns.get(statement) {
             return Ok(Arc::clone(columns));
         }
+        self.hooks.in_handler.store(true, Ordering::SeqCst);
         let prepared = (&mut self.connection)
             .prepare(AssertSqlSafe(statement).into_sql_str())
             .await;
+        self.hooks.in_handler.store(false, Ordering::SeqCst);
         let columns: Arc<[Column]> = match prepared {
             Ok(prepared) => prepared.columns().iter().map(column).collect(),
             Err(error) => {
@@ -234,6 +251,7 @@ impl SqliteSession {
         take: &mut (dyn FnMut(&SqliteRow) -> bool + Send),
     ) -> Result<u64, SqlError> {
         self.hooks.set_deadline(self.statement_timeout);
+        self.hooks.in_handler.store(true, Ordering::SeqCst);
         let mut changed = 0;
         let result = {
             let mut stream = self
@@ -253,6 +271,7 @@ impl SqliteSession {
                 }
             }
         };
+        self.hooks.in_handler.store(false, Ordering::SeqCst);
         self.hooks.set_deadline(None);
         match result {
             Ok(()) => {
@@ -280,7 +299,11 @@ impl SqliteSession {
             .run(statement, arguments, &mut |row| rows.take(row))
             .await?;
         // For a statement that only reads, SQLite reports the changes of an earlier one.
-        Ok(if passed.reads { rows.count } else { changed })
+        Ok(match passed {
+            Passed { is_ddl: true, .. } => 0,
+            Passed { reads: true, .. } => rows.count,
+            Passed { .. } => changed,
+        })
     }
 }
 

@@ -195,3 +195,124 @@ async fn a_database_that_takes_no_writes_is_nobodys_fault() {
         StoreError::Unavailable(_)
     ));
 }
+
+/// What SQLite's parser finds in statements that the guard would have refused.
+#[tokio::test]
+async fn the_authorizer_refuses_what_reaches_past_the_transaction() {
+    let mut test = Test::begun().await;
+    let session = &mut test.session;
+    let mut as_handler = async |allow_ddl: bool, statement: &'static str| {
+        session.hooks.allow_ddl.store(allow_ddl, Ordering::SeqCst);
+        session.hooks.in_handler.store(true, Ordering::SeqCst);
+        let result = sqlx::raw_sql(statement)
+            .fetch_all(&mut session.connection)
+            .await;
+        session.hooks.in_handler.store(false, Ordering::SeqCst);
+        match result {
+            Ok(_) => "ok".to_owned(),
+            Err(error) => errors::sql_error(&error).code,
+        }
+    };
+    for statement in [
+        "COMMIT",
+        "ROLLBACK",
+        "SAVEPOINT a",
+        "ATTACH ':memory:' AS other",
+        "DETACH main",
+        "PRAGMA user_version = 3",
+        "PRAGMA synchronous",
+        "SELECT * FROM pragma_user_version",
+        "SELECT * FROM 'pragma_table_list'",
+        "SELECT * FROM hapax_queue",
+        "SELECT 1 FROM t WHERE EXISTS (SELECT * FROM main.[Hapax_Queue])",
+        "DELETE FROM hapax_processed_messages",
+        "SELECT load_extension('x')",
+        "SELECT fts3_tokenizer('simple')",
+        "CREATE TEMP TABLE t (a)",
+        "CREATE TEMP VIEW t AS SELECT 1",
+        "CREATE TRIGGER x AFTER INSERT ON t BEGIN SELECT 1; END",
+        "CREATE VIRTUAL TABLE v USING fts5(a)",
+        "DROP TABLE hapax_queue",
+        "ALTER TABLE hapax_queue ADD COLUMN a",
+        "ANALYZE",
+    ] {
+        for allow_ddl in [false, true] {
+            // SQLite has no code of its own for a function.
+            let code = if statement.contains("load_extension") || statement.contains("tokenizer") {
+                "invalid"
+            } else {
+                "denied.privilege"
+            };
+            assert_eq!(as_handler(allow_ddl, statement).await, code, "{statement}");
+        }
+    }
+    for statement in [
+        "CREATE TABLE made (a INTEGER PRIMARY KEY AUTOINCREMENT, b UNIQUE)",
+        "CREATE INDEX by_b ON made (b)",
+        "ALTER TABLE made ADD COLUMN c",
+        "ALTER TABLE made RENAME COLUMN c TO d",
+        "CREATE VIEW seen AS SELECT a FROM made",
+        "DROP VIEW seen",
+        "DROP TABLE made",
+    ] {
+        assert_eq!(
+            as_handler(false, statement).await,
+            "denied.privilege",
+            "{statement}"
+        );
+        assert_eq!(as_handler(true, statement).await, "ok", "{statement}");
+    }
+    for statement in [
+        "INSERT INTO t SELECT value + 10 FROM json_each('[1, 2]')",
+        "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3) SELECT count(*) FROM n",
+        "UPDATE t SET a = a + 100 RETURNING a",
+    ] {
+        assert_eq!(as_handler(false, statement).await, "ok", "{statement}");
+    }
+}
+
+/// Full-text tables send statements of their own, and triggers of the handler's are their owner's.
+#[tokio::test]
+async fn the_authorizer_lets_virtual_tables_and_triggers_work() {
+    let mut test = Test::begun().await;
+    test.session.rollback().await.unwrap();
+    test.session
+        .simple(
+            "CREATE VIRTUAL TABLE texts USING fts5(body); CREATE VIRTUAL TABLE boxes USING rtree(id, x1, x2);              CREATE TRIGGER enqueues AFTER INSERT ON t BEGIN INSERT INTO hapax_queue (queue, payload) VALUES ('q', x''); END",
+        )
+        .await
+        .unwrap();
+    // A connection that sees them for the first time inside a handler's statement.
+    let path = test._folder.path().join("hapax.db");
+    let options = SessionOptions {
+        purpose: "test".into(),
+        statement_timeout: None,
+        lock_timeout: Duration::from_secs(20),
+        idle_in_transaction: Duration::from_secs(60),
+    };
+    let mut session = SqliteSession::connect(&path, &options).await.unwrap();
+    session.begin().await.unwrap();
+    for statement in [
+        "INSERT INTO texts (body) VALUES ('some words')",
+        "UPDATE texts SET body = 'other words' WHERE texts MATCH 'some'",
+        "INSERT INTO texts (texts) VALUES ('optimize')",
+        "INSERT INTO boxes VALUES (1, 2, 3)",
+        "DELETE FROM boxes WHERE x1 < 5",
+        "INSERT INTO t VALUES (7)",
+    ] {
+        session
+            .execute(statement, &[])
+            .await
+            .unwrap_or_else(|error| panic!("{statement}: {error}"));
+    }
+    let found = session
+        .query(
+            "SELECT count(*) FROM texts WHERE texts MATCH 'words'",
+            &[],
+            10,
+        )
+        .await
+        .unwrap();
+    assert_eq!(found.rows, [[Value::Int64(1)]]);
+    session.commit().await.unwrap();
+}
