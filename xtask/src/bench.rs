@@ -16,7 +16,7 @@ use std::process::{Command, ExitCode, Stdio};
 use anyhow::{Context as _, bail};
 use serde_json::Value;
 
-use self::database::{Database, Run};
+use self::database::{Database, Databases, Run, StoreKind};
 use self::figures::{Figures, Pair};
 use self::messages::{Keys, Load, Messages};
 use crate::services::{nats, postgres};
@@ -71,7 +71,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<ExitCode> {
         programs,
         folder: folder.path(),
         component: root.join("examples/credit-account/credit-account.wasm"),
-        database: Database::new(&postgres.url())?,
+        databases: Databases::new(&postgres.url(), folder.path())?,
         broker: nats.url(),
     };
     if options.shapes {
@@ -144,6 +144,7 @@ struct Setting {
     more_hosts: usize,
     /// Claims that are there before.
     claims: Claims,
+    store: StoreKind,
 }
 
 /// Claims of earlier messages.
@@ -168,7 +169,7 @@ struct Bench<'a> {
     programs: Programs,
     folder: &'a Path,
     component: PathBuf,
-    database: Database,
+    databases: Databases,
     broker: &'a str,
 }
 
@@ -198,8 +199,8 @@ impl Bench<'_> {
             migrations,
         };
         // Only the source matters here.
-        let url = self.database.url_of("postgres");
-        let config = self.configuration("send", &url, &sent, &Setting::default())?;
+        let database = self.databases.at("postgres");
+        let config = self.configuration("send", database, &sent, &Setting::default())?;
         let answer = process::output(
             Command::new(&self.programs.hapax)
                 .args(["send", SOURCE, "--envelope", "--json", "--config"])
@@ -218,9 +219,9 @@ impl Bench<'_> {
     /// Has hapax process what was sent, in a database called `name`.
     fn hapax(&self, name: &str, sent: &Sent, setting: &Setting) -> anyhow::Result<Outcome> {
         process::say(format_args!("{name}: hapax"));
-        let url = self.database.create(name)?;
-        let config = self.configuration(name, &url, sent, setting)?;
-        self.fill(name, &config, setting.claims)?;
+        let database = self.databases.create(setting.store, name)?;
+        let config = self.configuration(name, database, sent, setting)?;
+        self.fill(name, database, &config, setting.claims)?;
         let command = || {
             let mut command = Command::new(&self.programs.hapax);
             command
@@ -243,8 +244,8 @@ impl Bench<'_> {
             }
             Ok::<_, anyhow::Error>(())
         })?;
-        let number = |sql| self.database.number(name, sql);
-        let dead = number("SELECT count(*) FROM hapax.dead_letters")?;
+        let table = |name| setting.store.table(name);
+        let dead = database.number(&format!("SELECT count(*) FROM {}", table("dead_letters")))?;
         if dead != i64::try_from(sent.messages.rejects())? {
             bail!(
                 "{dead} messages are in the dead letters, not {}",
@@ -252,9 +253,10 @@ impl Bench<'_> {
             );
         }
         if setting.claims.half_is_old {
-            let kept = number(
-                "SELECT count(*) FROM hapax.processed_messages WHERE message_id LIKE 'before-%'",
-            )?;
+            let kept = database.number(&format!(
+                "SELECT count(*) FROM {} WHERE message_id LIKE 'before-%'",
+                table("processed_messages")
+            ))?;
             if kept >= i64::from(setting.claims.count) {
                 bail!("nothing was pruned while messages flowed: send more (`--messages`)");
             }
@@ -263,21 +265,28 @@ impl Bench<'_> {
                 i64::from(setting.claims.count) - kept
             );
         }
-        let run = self.database.read(
-            name,
-            "hapax.processed_messages WHERE message_id NOT LIKE 'before-%'",
-        )?;
+        let run = database.read(&format!(
+            "{} WHERE message_id NOT LIKE 'before-%'",
+            table("processed_messages")
+        ))?;
         Ok(Outcome {
             rate: sent.rate(&run)?,
             deadlocks: run.deadlocks,
-            rolled_back: number(
-                "SELECT coalesce(sum(rolled_back), 0)::bigint FROM hapax.counters",
-            )?,
+            rolled_back: database.number(&format!(
+                "SELECT CAST(coalesce(sum(rolled_back), 0) AS bigint) FROM {}",
+                table("counters")
+            ))?,
         })
     }
 
     /// Puts claims of earlier messages into the database of a run.
-    fn fill(&self, name: &str, config: &Path, claims: Claims) -> anyhow::Result<()> {
+    fn fill(
+        &self,
+        name: &str,
+        database: Database<'_>,
+        config: &Path,
+        claims: Claims,
+    ) -> anyhow::Result<()> {
         if claims.count == 0 {
             return Ok(());
         }
@@ -287,45 +296,57 @@ impl Bench<'_> {
                 .args(["prune", "--dry-run", "--config"])
                 .arg(config),
         )?;
-        let age = if claims.half_is_old {
-            "CASE WHEN number % 2 = 0 THEN interval '30 days' ELSE interval '1 day' END"
+        let count = claims.count;
+        let days = if claims.half_is_old {
+            "CASE WHEN number % 2 = 0 THEN 30 ELSE 1 END"
         } else {
-            "interval '1 day'"
+            "1"
         };
+        let columns = "consumer, message_id, processed_at, outcome, payload_hash";
         // Ids in no order, as they come.
-        self.database.run(
-            name,
-            &format!(
-                "INSERT INTO hapax.processed_messages (consumer, message_id, processed_at, outcome, payload_hash) \
-                 SELECT '{name}', 'before-' || md5(number::text), now() - {age} + number * interval '1 microsecond', 'done', \
-                     decode(md5(number::text), 'hex') \
-                 FROM generate_series(1, {}) AS number; \
-                 VACUUM ANALYZE hapax.processed_messages; CHECKPOINT",
-                claims.count
-            ),
-        )
+        match database.kind() {
+            StoreKind::Postgres => {
+                database.run(&format!(
+                    "INSERT INTO hapax.processed_messages ({columns}) \
+                     SELECT '{name}', 'before-' || md5(number::text), \
+                         now() - {days} * interval '1 day' + number * interval '1 microsecond', 'done', \
+                         decode(md5(number::text), 'hex') \
+                     FROM generate_series(1, {count}) AS number"
+                ))?;
+                database.run("VACUUM ANALYZE hapax.processed_messages")?;
+                database.run("CHECKPOINT")
+            }
+            StoreKind::Sqlite => database.run(&format!(
+                "PRAGMA cache_size = -2000000; \
+                 WITH RECURSIVE numbers (number) AS ( \
+                     SELECT 1 UNION ALL SELECT number + 1 FROM numbers WHERE number < {count}) \
+                 INSERT INTO hapax_processed_messages ({columns}) \
+                 SELECT '{name}', 'before-' || lower(hex(randomblob(16))), \
+                     strftime('%Y-%m-%dT%H:%M:%fZ', 'now', -{days} || ' days'), 'done', randomblob(16) FROM numbers; \
+                 ANALYZE hapax_processed_messages; PRAGMA wal_checkpoint(TRUNCATE)"
+            )),
+        }
     }
 
     /// Returns the messages a second that the consumer written by hand processed.
     fn plain(&self, name: &str, sent: &Sent) -> anyhow::Result<f64> {
         process::say(format_args!("{name}: the consumer written by hand"));
-        let url = self.database.create(name)?;
-        let accounts = database::accounts(sent.messages.accounts());
-        self.database.run(name, &accounts)?;
-        self.database.run(name, database::PROCESSED)?;
+        let database = self.databases.create(StoreKind::Postgres, name)?;
+        database.run(&database::accounts(sent.messages.accounts()))?;
+        database.run(database::PROCESSED)?;
         process::run_quietly(
             Command::new(&self.programs.plain)
-                .args([&url, self.broker, &sent.stream, name])
+                .args([&database.url(), self.broker, &sent.stream, name])
                 .arg(sent.messages.count().to_string()),
         )?;
-        sent.rate(&self.database.read(name, "processed_messages")?)
+        sent.rate(&database.read("processed_messages")?)
     }
 
     /// Writes hapax's configuration for one run: all that it does not say has its default.
     fn configuration(
         &self,
         name: &str,
-        store_url: &str,
+        database: Database<'_>,
         sent: &Sent,
         setting: &Setting,
     ) -> anyhow::Result<PathBuf> {
@@ -335,7 +356,7 @@ impl Bench<'_> {
             "[store]\nurl = {}\n\n\
              [sources.{SOURCE}]\nkind = \"jetstream\"\nurl = {}\nstream = \"{stream}\"\nsubjects = [\"{SOURCE}.{stream}\"]\ncreate = true\n\n\
              [handlers.{HANDLER}]\ncomponent = {}\nsource = \"{SOURCE}\"\nconsumer = \"{name}\"\nstart = \"all\"\nmigrations = {}\n{}\n",
-            quoted(store_url),
+            quoted(&database.url()),
             quoted(self.broker),
             quoted(&self.component.to_string_lossy()),
             quoted(&sent.migrations.to_string_lossy()),

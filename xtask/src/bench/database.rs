@@ -1,11 +1,13 @@
-//! The databases of the runs: one each, on one server.
+//! The databases of the runs: one each, on one server, or a file of its own.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::str::FromStr as _;
 
 use anyhow::Context as _;
 use sqlx::postgres::PgConnectOptions;
-use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, PgConnection};
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, PgConnection, SqliteConnection};
 use tokio::runtime::Runtime;
 
 use super::messages;
@@ -46,74 +48,161 @@ impl Run {
     }
 }
 
-/// The server.
-pub(super) struct Database {
-    runtime: Runtime,
-    server: PgConnectOptions,
+/// Which database hapax keeps its tables in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum StoreKind {
+    #[default]
+    Postgres,
+    Sqlite,
 }
 
-impl Database {
-    pub(super) fn new(url: &str) -> anyhow::Result<Self> {
+impl StoreKind {
+    /// Returns the name of one of hapax's own tables.
+    pub(super) fn table(self, table: &str) -> String {
+        match self {
+            Self::Postgres => format!("hapax.{table}"),
+            Self::Sqlite => format!("hapax_{table}"),
+        }
+    }
+}
+
+/// The server, and the folder of the files.
+#[derive(Debug)]
+pub(super) struct Databases {
+    runtime: Runtime,
+    server: PgConnectOptions,
+    folder: PathBuf,
+}
+
+/// The database of one run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Database<'a> {
+    all: &'a Databases,
+    kind: StoreKind,
+    name: &'a str,
+}
+
+enum Connection {
+    Postgres(PgConnection),
+    Sqlite(SqliteConnection),
+}
+
+impl Databases {
+    pub(super) fn new(url: &str, folder: &Path) -> anyhow::Result<Self> {
         Ok(Self {
             runtime: tokio::runtime::Builder::new_current_thread()
                 .enable_all()
                 .build()
                 .context("cannot start talking to the database")?,
             server: PgConnectOptions::from_str(url).context("the server's URL is not one")?,
+            folder: folder.to_owned(),
         })
     }
 
-    /// Returns the URL of one of its databases.
-    pub(super) fn url_of(&self, name: &str) -> String {
-        self.server
-            .clone()
-            .database(name)
-            .to_url_lossy()
-            .to_string()
+    /// Makes an empty database, with nothing left to be written to disk from before. A file is made when it is opened.
+    pub(super) fn create<'a>(
+        &'a self,
+        kind: StoreKind,
+        name: &'a str,
+    ) -> anyhow::Result<Database<'a>> {
+        if kind == StoreKind::Postgres {
+            let server = self.at("postgres");
+            server.run(&format!("CREATE DATABASE {name}"))?;
+            server.run("CHECKPOINT")?;
+        }
+        Ok(Database {
+            all: self,
+            kind,
+            name,
+        })
     }
 
-    /// Makes an empty database, with nothing left to be written to disk from before. Returns its URL.
-    pub(super) fn create(&self, name: &str) -> anyhow::Result<String> {
-        self.run("postgres", &format!("CREATE DATABASE {name}"))?;
-        self.run("postgres", "CHECKPOINT")?;
-        Ok(self.url_of(name))
+    /// Returns a database of the server that is there.
+    pub(super) fn at<'a>(&'a self, name: &'a str) -> Database<'a> {
+        Database {
+            all: self,
+            kind: StoreKind::Postgres,
+            name,
+        }
+    }
+}
+
+impl Database<'_> {
+    pub(super) fn kind(&self) -> StoreKind {
+        self.kind
     }
 
-    /// Runs statements in the database `name`.
-    pub(super) fn run(&self, name: &str, sql: &str) -> anyhow::Result<()> {
-        self.runtime
+    fn file(&self) -> PathBuf {
+        self.all.folder.join(format!("{}.db", self.name))
+    }
+
+    /// Returns its URL, as hapax takes it.
+    pub(super) fn url(&self) -> String {
+        match self.kind {
+            StoreKind::Postgres => {
+                let options = self.all.server.clone().database(self.name);
+                options.to_url_lossy().to_string()
+            }
+            StoreKind::Sqlite => format!("sqlite:{}", self.file().display()),
+        }
+    }
+
+    /// Runs statements.
+    pub(super) fn run(&self, sql: &str) -> anyhow::Result<()> {
+        let sql = AssertSqlSafe(sql);
+        self.all
+            .runtime
             .block_on(async {
-                let mut connection = self.connect(name).await?;
-                sqlx::raw_sql(AssertSqlSafe(sql))
-                    .execute(&mut connection)
-                    .await?;
-                connection.close().await
+                match self.connect().await? {
+                    Connection::Postgres(mut connection) => {
+                        sqlx::raw_sql(sql).execute(&mut connection).await?;
+                        connection.close().await
+                    }
+                    Connection::Sqlite(mut connection) => {
+                        sqlx::raw_sql(sql).execute(&mut connection).await?;
+                        connection.close().await
+                    }
+                }
             })
-            .with_context(|| format!("cannot prepare the database `{name}`"))
+            .with_context(|| format!("cannot prepare the database `{}`", self.name))
     }
 
-    /// Reads what a run left in the database `name`, whose ids stand in `ids`: a table, or one with a condition.
-    pub(super) fn read(&self, name: &str, ids: &str) -> anyhow::Result<Run> {
-        // It is one of two constants.
-        let sql = AssertSqlSafe(format!(
-            "SELECT count(*), extract(epoch FROM max(processed_at) - min(processed_at))::float8 FROM {ids}"
-        ));
-        self.runtime
+    /// Reads what a run left, whose ids stand in `ids`: a table, or one with a condition.
+    pub(super) fn read(&self, ids: &str) -> anyhow::Result<Run> {
+        let between = match self.kind {
+            StoreKind::Postgres => {
+                "extract(epoch FROM max(processed_at) - min(processed_at))::float8"
+            }
+            StoreKind::Sqlite => {
+                "(julianday(max(processed_at)) - julianday(min(processed_at))) * 86400.0"
+            }
+        };
+        let times = AssertSqlSafe(format!("SELECT count(*), {between} FROM {ids}"));
+        let accounts = "SELECT id, balance FROM accounts";
+        self.all
+            .runtime
             .block_on(async {
-                let mut connection = self.connect(name).await?;
-                let (count, seconds): (i64, Option<f64>) =
-                    sqlx::query_as(sql).fetch_one(&mut connection).await?;
-                let balances: Vec<(String, i64)> =
-                    sqlx::query_as("SELECT id, balance FROM accounts")
-                        .fetch_all(&mut connection)
+                let balances: Vec<(String, i64)>;
+                let deadlocks: i64;
+                let times: (i64, Option<f64>) = match self.connect().await? {
+                    Connection::Postgres(mut connection) => {
+                        balances = sqlx::query_as(accounts).fetch_all(&mut connection).await?;
+                        // The other sessions have ended, so their counts are in.
+                        deadlocks = sqlx::query_scalar(
+                            "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()",
+                        )
+                        .fetch_one(&mut connection)
                         .await?;
-                // The other sessions have ended, so their counts are in.
-                let deadlocks: i64 = sqlx::query_scalar(
-                    "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()",
-                )
-                .fetch_one(&mut connection)
-                .await?;
-                connection.close().await?;
+                        sqlx::query_as(times).fetch_one(&mut connection).await?
+                    }
+                    Connection::Sqlite(mut connection) => {
+                        balances = sqlx::query_as(accounts).fetch_all(&mut connection).await?;
+                        // There is one writer.
+                        deadlocks = 0;
+                        sqlx::query_as(times).fetch_one(&mut connection).await?
+                    }
+                };
+                let (count, seconds) = times;
                 Ok::<_, sqlx::Error>(Run {
                     deadlocks,
                     processed: usize::try_from(count).unwrap_or_default(),
@@ -121,22 +210,37 @@ impl Database {
                     seconds: seconds.unwrap_or_default(),
                 })
             })
-            .with_context(|| format!("cannot read the database `{name}`"))
+            .with_context(|| format!("cannot read the database `{}`", self.name))
     }
 
-    /// Returns one number from the database `name`.
-    pub(super) fn number(&self, name: &str, sql: &'static str) -> anyhow::Result<i64> {
-        self.runtime
+    /// Returns one number.
+    pub(super) fn number(&self, sql: &str) -> anyhow::Result<i64> {
+        let sql = AssertSqlSafe(sql);
+        self.all
+            .runtime
             .block_on(async {
-                let mut connection = self.connect(name).await?;
-                let number = sqlx::query_scalar(sql).fetch_one(&mut connection).await?;
-                connection.close().await?;
-                Ok::<_, sqlx::Error>(number)
+                match self.connect().await? {
+                    Connection::Postgres(mut connection) => {
+                        sqlx::query_scalar(sql).fetch_one(&mut connection).await
+                    }
+                    Connection::Sqlite(mut connection) => {
+                        sqlx::query_scalar(sql).fetch_one(&mut connection).await
+                    }
+                }
             })
-            .with_context(|| format!("cannot read the database `{name}`"))
+            .with_context(|| format!("cannot read the database `{}`", self.name))
     }
 
-    async fn connect(&self, name: &str) -> Result<PgConnection, sqlx::Error> {
-        self.server.clone().database(name).connect().await
+    async fn connect(&self) -> Result<Connection, sqlx::Error> {
+        Ok(match self.kind {
+            StoreKind::Postgres => {
+                let options = self.all.server.clone().database(self.name);
+                Connection::Postgres(options.connect().await?)
+            }
+            StoreKind::Sqlite => {
+                let options = SqliteConnectOptions::new().filename(self.file());
+                Connection::Sqlite(options.connect().await?)
+            }
+        })
     }
 }

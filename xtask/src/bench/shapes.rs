@@ -8,12 +8,15 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use serde_json::json;
 
+use super::database::StoreKind;
 use super::messages::{Keys, Load};
 use super::{Bench, Claims, Options, Outcome, Sent, Setting, USUAL};
 
 /// One line of the table.
 struct Shape {
     name: &'static str,
+    /// The shape that it is compared with.
+    base: &'static str,
     /// The stream that it reads.
     stream: &'static str,
     setting: Setting,
@@ -66,31 +69,51 @@ const LOADS: [(&str, Load); 7] = [
     ),
 ];
 
-/// The shape that the others are compared with comes first. `claims` is how many a full table holds.
+/// What the others are compared with.
+const FIRST: &str = "1,000 accounts";
+/// What those on SQLite are compared with.
+const FIRST_SQLITE: &str = "SQLite";
+
+/// A shape that others are compared with comes before them. `claims` is how many a full table holds.
 fn shapes(claims: u32) -> Vec<Shape> {
     let shape = |name, stream, handler, more_hosts| Shape {
         name,
+        base: FIRST,
         stream,
         setting: Setting {
             handler,
             more_hosts,
-            claims: Claims::default(),
+            ..Setting::default()
         },
     };
-    let full = |name, handler, more_hosts, half_is_old| Shape {
+    let full = |name, store, more_hosts, half_is_old| Shape {
         name,
+        base: match store {
+            StoreKind::Postgres => FIRST,
+            StoreKind::Sqlite => FIRST_SQLITE,
+        },
         stream: "USUAL",
         setting: Setting {
-            handler,
+            handler: "dedup = \"14d\"",
             more_hosts,
             claims: Claims {
                 count: claims,
                 half_is_old,
             },
+            store,
+        },
+    };
+    let sqlite = Shape {
+        name: FIRST_SQLITE,
+        base: FIRST_SQLITE,
+        stream: "USUAL",
+        setting: Setting {
+            store: StoreKind::Sqlite,
+            ..Setting::default()
         },
     };
     vec![
-        shape("1,000 accounts", "USUAL", "", 0),
+        shape(FIRST, "USUAL", "", 0),
         shape("100,000 accounts", "WIDE", "", 0),
         shape("Zipf 1.1 over 100,000", "ZIPF", "", 0),
         shape("one hot account", "HOT", "", 0),
@@ -102,10 +125,13 @@ fn shapes(claims: u32) -> Vec<Shape> {
         shape("batch.max = 200", "USUAL", "batch = { max = 200 }", 0),
         shape("lanes = 1", "USUAL", "lanes = 1", 0),
         shape("2 hosts", "USUAL", "", 1),
-        full("claims", "dedup = \"14d\"", 0, false),
-        full("claims, half pruned", "dedup = \"14d\"", 0, true),
-        full("claims, 4 hosts", "dedup = \"14d\"", 3, false),
-        full("claims, 4 hosts, pruned", "dedup = \"14d\"", 3, true),
+        full("claims", StoreKind::Postgres, 0, false),
+        full("claims, half pruned", StoreKind::Postgres, 0, true),
+        full("claims, 4 hosts", StoreKind::Postgres, 3, false),
+        full("claims, 4 hosts, pruned", StoreKind::Postgres, 3, true),
+        sqlite,
+        full("SQLite, claims", StoreKind::Sqlite, 0, false),
+        full("SQLite, claims, pruned", StoreKind::Sqlite, 0, true),
     ]
 }
 
@@ -113,7 +139,7 @@ fn shapes(claims: u32) -> Vec<Shape> {
 #[derive(Default)]
 struct Row {
     rates: Vec<f64>,
-    to_first: Vec<f64>,
+    to_base: Vec<f64>,
     to_plain: Vec<f64>,
     deadlocks: i64,
     rolled_back: i64,
@@ -124,8 +150,12 @@ pub(super) fn run(bench: &Bench<'_>, options: &Options, seed: u64) -> anyhow::Re
     let mut streams: BTreeMap<&str, Sent> = BTreeMap::new();
     let mut shapes = shapes(options.claims);
     if let Some(only) = &options.only {
-        let first = shapes[0].name;
-        shapes.retain(|shape| shape.name == first || shape.name.contains(only.as_str()));
+        let bases: Vec<&str> = shapes
+            .iter()
+            .filter(|shape| shape.name.contains(only.as_str()))
+            .map(|shape| shape.base)
+            .collect();
+        shapes.retain(|shape| bases.contains(&shape.name) || shape.name.contains(only.as_str()));
     }
     let is_read = |stream: &str| shapes.iter().any(|shape| shape.stream == stream);
     for (stream, load) in LOADS.into_iter().filter(|(stream, _)| is_read(stream)) {
@@ -133,7 +163,7 @@ pub(super) fn run(bench: &Bench<'_>, options: &Options, seed: u64) -> anyhow::Re
     }
     let mut rows: Vec<Row> = shapes.iter().map(|_| Row::default()).collect();
     for round in 1..=options.runs {
-        let mut first: Option<f64> = None;
+        let mut bases: BTreeMap<&str, f64> = BTreeMap::new();
         let mut plain: BTreeMap<&str, f64> = BTreeMap::new();
         for (number, (shape, row)) in shapes.iter().zip(&mut rows).enumerate() {
             let sent = &streams[shape.stream];
@@ -143,9 +173,12 @@ pub(super) fn run(bench: &Bench<'_>, options: &Options, seed: u64) -> anyhow::Re
                 plain.insert(shape.stream, bench.plain(&name, sent)?);
             }
             let outcome = bench.hapax(&format!("hapax_{round}_{number}"), sent, &shape.setting)?;
-            let first = *first.get_or_insert(outcome.rate);
+            if shape.name == shape.base {
+                bases.insert(shape.name, outcome.rate);
+            }
+            let base = bases[shape.base];
             let plain = plain.get(shape.stream).copied();
-            row.add(outcome, first, plain);
+            row.add(outcome, base, plain);
             eprintln!(
                 "    round {round}, {}: {:.0} msg/s",
                 shape.name, outcome.rate
@@ -164,9 +197,9 @@ pub(super) fn run(bench: &Bench<'_>, options: &Options, seed: u64) -> anyhow::Re
 }
 
 impl Row {
-    fn add(&mut self, outcome: Outcome, first: f64, plain: Option<f64>) {
+    fn add(&mut self, outcome: Outcome, base: f64, plain: Option<f64>) {
         self.rates.push(outcome.rate);
-        self.to_first.push(outcome.rate / first);
+        self.to_base.push(outcome.rate / base);
         self.to_plain
             .extend(plain.map(|plain| outcome.rate / plain));
         self.deadlocks += outcome.deadlocks;
@@ -190,7 +223,7 @@ fn table(shapes: &[Shape], rows: &[Row], options: &Options, seed: u64) -> String
     let _ = writeln!(
         text,
         "{:<24}{:>8}{:>12}{:>12}{:>11}{:>13}",
-        "", "msg/s", "to 1st line", "to plain", "deadlocks", "rolled back"
+        "", "msg/s", "to base", "to plain", "deadlocks", "rolled back"
     );
     for (shape, row) in shapes.iter().zip(rows) {
         let ratio = |values: &[f64]| {
@@ -201,7 +234,7 @@ fn table(shapes: &[Shape], rows: &[Row], options: &Options, seed: u64) -> String
             "{:<24}{:>8.0}{:>12}{:>12}{:>11}{:>13}",
             shape.name,
             median(&row.rates).unwrap_or_default(),
-            ratio(&row.to_first),
+            ratio(&row.to_base),
             ratio(&row.to_plain),
             row.deadlocks,
             row.rolled_back
@@ -219,7 +252,8 @@ fn json_lines(shapes: &[Shape], rows: &[Row], options: &Options, seed: u64) -> S
             "seed": seed,
             "messages": options.messages,
             "msgs_per_s": median(&row.rates),
-            "ratio_to_first": median(&row.to_first),
+            "base": shape.base,
+            "ratio_to_base": median(&row.to_base),
             "ratio_to_plain": median(&row.to_plain),
             "deadlocks": row.deadlocks,
             "rolled_back": row.rolled_back,
