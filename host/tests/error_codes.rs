@@ -48,7 +48,7 @@ fn in_source() -> BTreeSet<String> {
             codes.extend(literal(part).map(str::to_owned));
         }
         // What a helper makes of a code that it is passed.
-        for helper in ["fail(", "Misfit::"] {
+        for helper in ["fail(", "Misfit::", "denied_as("] {
             for part in text.split(helper).skip(1) {
                 codes.extend(
                     literal(part)

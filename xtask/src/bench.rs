@@ -26,6 +26,10 @@ use crate::{cargo, guests, process};
 /// The source's name, and the subject's first word.
 const SOURCE: &str = "bench";
 const HANDLER: &str = "credit";
+/// The stream of messages whose handler never ends, for a handler of that name.
+const LOOPS: &str = "LOOPS";
+/// The role of the shapes named so.
+const ROLE: &str = "hapax_bench";
 /// Few enough accounts that messages in work meet on them.
 const USUAL: Load = Load {
     keys: Keys::Uniform(1_000),
@@ -47,6 +51,8 @@ pub(crate) struct Options {
     pub(crate) only: Option<String>,
     /// How many claims a full table holds.
     pub(crate) claims: u32,
+    /// Another build of hapax.
+    pub(crate) baseline: Option<PathBuf>,
     /// One JSON object instead of a table.
     pub(crate) json: bool,
 }
@@ -69,11 +75,17 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<ExitCode> {
         .context("cannot make a folder for the bench")?;
     let bench = Bench {
         programs,
+        baseline: options.baseline.as_deref(),
+        script: root.join("host/tests/guests/script.wasm"),
         folder: folder.path(),
         component: root.join("examples/credit-account/credit-account.wasm"),
         databases: Databases::new(&postgres.url(), folder.path())?,
         broker: nats.url(),
     };
+    bench
+        .databases
+        .at("postgres")
+        .run(&format!("CREATE ROLE {ROLE} NOLOGIN"))?;
     if options.shapes {
         return shapes::run(&bench, options, seed);
     }
@@ -145,6 +157,12 @@ struct Setting {
     /// Claims that are there before.
     claims: Claims,
     store: StoreKind,
+    /// The handler's statements run as `ROLE`.
+    role: bool,
+    /// Beside a handler of so many messages that never end by themselves.
+    loops: u32,
+    /// With the build to compare with.
+    is_baseline: bool,
 }
 
 /// Claims of earlier messages.
@@ -167,6 +185,9 @@ struct Outcome {
 
 struct Bench<'a> {
     programs: Programs,
+    baseline: Option<&'a Path>,
+    /// A handler that does what its messages say.
+    script: PathBuf,
     folder: &'a Path,
     component: PathBuf,
     databases: Databases,
@@ -216,14 +237,50 @@ impl Bench<'_> {
         Ok(sent)
     }
 
+    /// Fills a stream with messages whose handler never ends.
+    fn send_loops(&self, count: u32, sent: &Sent) -> anyhow::Result<()> {
+        let database = self.databases.at("postgres");
+        let setting = Setting {
+            loops: count,
+            ..Setting::default()
+        };
+        let config = self.configuration("send-loops", database, sent, &setting)?;
+        let lines = self.folder.join("loops.jsonl");
+        let text: String = (0..count)
+            .map(|number| {
+                format!(
+                    "{{\"id\":\"l{number}\",\"subject\":\"{LOOPS}.a\",\"payload\":{{\"steps\":[{{\"loop\":true}}]}}}}\n"
+                )
+            })
+            .collect();
+        fs::write(&lines, text).with_context(|| format!("cannot write `{}`", lines.display()))?;
+        process::run_quietly(
+            Command::new(&self.programs.hapax)
+                .args(["send", LOOPS, "--envelope", "--config"])
+                .arg(config)
+                .arg("--lines")
+                .arg(lines),
+        )
+    }
+
     /// Has hapax process what was sent, in a database called `name`.
     fn hapax(&self, name: &str, sent: &Sent, setting: &Setting) -> anyhow::Result<Outcome> {
         process::say(format_args!("{name}: hapax"));
         let database = self.databases.create(setting.store, name)?;
         let config = self.configuration(name, database, sent, setting)?;
         self.fill(name, database, &config, setting.claims)?;
+        if setting.role {
+            // The accounts are made by the handler's migration.
+            database.run(&format!(
+                "ALTER DEFAULT PRIVILEGES GRANT SELECT, UPDATE ON TABLES TO {ROLE}"
+            ))?;
+        }
+        let program = match self.baseline.filter(|_| setting.is_baseline) {
+            Some(baseline) => baseline,
+            None => &self.programs.hapax,
+        };
         let command = || {
-            let mut command = Command::new(&self.programs.hapax);
+            let mut command = Command::new(program);
             command
                 .args(["run", "--until-idle", "--config"])
                 .arg(&config)
@@ -246,11 +303,9 @@ impl Bench<'_> {
         })?;
         let table = |name| setting.store.table(name);
         let dead = database.number(&format!("SELECT count(*) FROM {}", table("dead_letters")))?;
-        if dead != i64::try_from(sent.messages.rejects())? {
-            bail!(
-                "{dead} messages are in the dead letters, not {}",
-                sent.messages.rejects()
-            );
+        let doomed = sent.messages.rejects() + setting.loops as usize;
+        if dead != i64::try_from(doomed)? {
+            bail!("{dead} messages are in the dead letters, not {doomed}");
         }
         if setting.claims.half_is_old {
             let kept = database.number(&format!(
@@ -266,7 +321,7 @@ impl Bench<'_> {
             );
         }
         let run = database.read(&format!(
-            "{} WHERE message_id NOT LIKE 'before-%'",
+            "{} WHERE message_id NOT LIKE 'before-%' AND consumer <> '{LOOPS}'",
             table("processed_messages")
         ))?;
         Ok(Outcome {
@@ -362,6 +417,20 @@ impl Bench<'_> {
             quoted(&sent.migrations.to_string_lossy()),
             setting.handler,
         );
+        let mut text = text;
+        if setting.role {
+            text.push_str(&format!("role = \"{ROLE}\"\n"));
+        }
+        if setting.loops > 0 {
+            // One after another, for as long as the others are processed.
+            text.push_str(&format!(
+                "\n[sources.{LOOPS}]\nkind = \"jetstream\"\nurl = {}\nstream = \"{LOOPS}\"\nsubjects = [\"{LOOPS}.a\"]\ncreate = true\n\n\
+                 [handlers.{LOOPS}]\ncomponent = {}\nsource = \"{LOOPS}\"\nconsumer = \"{LOOPS}\"\nstart = \"all\"\nlanes = 1\n\
+                 retry = {{ attempts = 1 }}\nlimits = {{ cpu = \"200ms\" }}\n",
+                quoted(self.broker),
+                quoted(&self.script.to_string_lossy()),
+            ));
+        }
         let file = self.folder.join(format!("{name}.toml"));
         fs::write(&file, text).with_context(|| format!("cannot write `{}`", file.display()))?;
         Ok(file)

@@ -76,7 +76,8 @@ enum Command {
         after_help = "Example: cargo xtask bench --messages 50000 --runs 5\n         \
                             cargo xtask bench --seed 7 --json\n         \
                             cargo xtask bench --shapes --messages 10000\n         \
-                            cargo xtask bench --shapes --only claims --claims 10000000"
+                            cargo xtask bench --shapes --only claims --claims 10000000\n         \
+                            cargo xtask bench --shapes --only baseline --baseline ../before/target/release/hapax"
     )]
     Bench {
         /// How many messages each run processes
@@ -97,6 +98,9 @@ enum Command {
         /// With `--shapes`: how many claims the tables of the shapes named so hold
         #[arg(long, value_name = "N", default_value_t = 1_000_000, requires = "shapes", value_parser = clap::value_parser!(u32).range(2..))]
         claims: u32,
+        /// With `--shapes`: another build of hapax, for the shapes named `baseline`
+        #[arg(long, value_name = "FILE", requires = "shapes")]
+        baseline: Option<PathBuf>,
         /// Print the result as JSON: one object, or one a shape
         #[arg(long)]
         json: bool,
@@ -178,6 +182,7 @@ fn main() -> ExitCode {
             shapes,
             only,
             claims,
+            baseline,
             json,
         } => bench::run(
             root(),
@@ -188,6 +193,7 @@ fn main() -> ExitCode {
                 shapes,
                 only,
                 claims,
+                baseline,
                 json,
             },
         ),

@@ -412,7 +412,11 @@ fn with_backtrace(mut text: String, error: &wasmtime::Error) -> String {
             })
             .count();
         let function = match frame.func_name() {
-            Some(name) => text::one_line(name, FRAME_BYTES_MAX),
+            // Without the hash of its crate.
+            Some(name) => text::one_line(
+                &format!("{:#}", rustc_demangle::demangle(name)),
+                FRAME_BYTES_MAX,
+            ),
             None => format!("function {}", frame.func_index()),
         };
         text.push_str("\n  at ");

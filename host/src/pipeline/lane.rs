@@ -301,6 +301,7 @@ impl Lane {
                 delivery,
                 identity: None,
                 failure: Failure::missing_id(reason),
+                attempt: None,
             })),
         }
     }
@@ -371,14 +372,16 @@ impl Lane {
             }
         };
         if failure.is_final() || attempt >= retry.attempts {
-            return self.give_up_on(doomed(member, failure)).await;
+            return self.give_up_on(doomed(member, failure, attempt)).await;
         }
         let backoff = retry.backoff(attempt);
         let wait = failure.delay.map_or(backoff, |delay| delay.max(backoff));
         self.handler.counters.retried();
         tracing::info!(
             handler = %self.handler.name,
+            component = %self.handler.component.digest(),
             message_id = %member.message.id,
+            subject = %one_line(&member.message.incoming.subject),
             attempt,
             attempts = retry.attempts,
             class = %failure.class,
@@ -441,11 +444,12 @@ impl Lane {
     }
 }
 
-fn doomed(member: Member, failure: Failure) -> Box<Doomed> {
+fn doomed(member: Member, failure: Failure, attempt: u32) -> Box<Doomed> {
     Box::new(Doomed {
         delivery: member.delivery,
         identity: Some((member.message, member.payload_hash)),
         failure,
+        attempt: Some(attempt),
     })
 }
 

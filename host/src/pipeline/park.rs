@@ -14,6 +14,8 @@ pub(super) struct Doomed {
     /// Absent if no usable id was found.
     pub(super) identity: Option<(Message, ShortHash)>,
     pub(super) failure: Failure,
+    /// How often it has failed; absent if it did not run.
+    pub(super) attempt: Option<u32>,
 }
 
 /// How the parking ended.
@@ -94,6 +96,7 @@ pub(super) async fn park(
         delivery,
         identity,
         failure,
+        attempt,
     } = *doomed;
     let id = identity.as_ref().map(|(message, _)| &message.id);
     let answered = match (&buried, id) {
@@ -111,8 +114,11 @@ pub(super) async fn park(
             handler.counters.dead();
             tracing::warn!(
                 handler = %handler.name,
+                component = %handler.component.digest(),
                 message_id = id.map(MessageId::as_str),
+                subject = %crate::text::one_line(&delivery.incoming.subject),
                 position = %delivery.incoming.position,
+                attempt,
                 class = %failure.class,
                 reason = %crate::text::one_line(&failure.reason),
                 "dead letter"

@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use hapax::message::FailureClass;
+use hapax::message::{ComponentDigest, FailureClass};
 use hapax::store::StoreKind;
 use serde_json::json;
 
-use crate::support::scene::Scene;
+use crate::support::scene::{Scene, script};
 use crate::{
     QUICK, SourceSort, assert_dead, assert_once, effect, effects, good, message, scene,
     wait_for_settled,
@@ -205,13 +205,66 @@ async fn trap_05_the_message_after_a_trap_has_a_fresh_instance(
         ));
     }
     scene.publish(&messages).await;
-    scene.run_until_idle();
+    let said = scene.run_until_idle();
     for (id, _, class) in traps {
         assert_dead(&scene, id, class).await;
         assert_once(&scene, &format!("after-{id}")).await;
         assert_once(&scene, &format!("{id}-once")).await;
     }
     assert_eq!(scene.pending().await, 0);
+    assert_explained(&scene, &said, source).await;
+}
+
+/// The guest's own words, and the function in whose code it was.
+fn assert_explains(text: &str) {
+    assert!(text.contains("panic: at the disco"), "{text}");
+    assert!(text.contains("  at script::run::steps"), "{text}");
+}
+
+/// Each failure of `panics` is one record of the log that says all there is to know, and so does the history.
+async fn assert_explained(scene: &Scene, said: &str, source: SourceSort) {
+    let digest = ComponentDigest::of(&std::fs::read(script()).unwrap());
+    let subject = match source {
+        SourceSort::JetStream => "messages.test",
+        SourceSort::Queue => "",
+    };
+    let records: Vec<serde_json::Value> = said
+        .lines()
+        .filter_map(|line| serde_json::from_str(line).ok())
+        .filter(|record: &serde_json::Value| record["message_id"] == "panics")
+        .filter(|record| record["level"] != "DEBUG")
+        .collect();
+    assert_eq!(records.len(), 2, "{said}");
+    for (record, (attempt, message)) in records
+        .iter()
+        .zip([(1, "failed, will be retried"), (2, "dead letter")])
+    {
+        let found = |name: &str| record[name].clone();
+        assert_eq!(found("message"), message);
+        assert_eq!(found("handler"), "subject");
+        assert_eq!(found("component"), digest.to_string());
+        assert_eq!(found("subject"), subject);
+        assert_eq!(found("attempt"), attempt);
+        assert_eq!(found("class"), "trapped");
+        assert_explains(&found("reason").to_string());
+    }
+    let letters = scene.store.table("dead_letters");
+    let history = scene
+        .store
+        .probe()
+        .await
+        .text(&format!(
+            "SELECT CAST(attempts AS text) FROM {letters} WHERE message_id = 'panics'"
+        ))
+        .await
+        .unwrap();
+    let history: Vec<serde_json::Value> = serde_json::from_str(&history).unwrap();
+    assert_eq!(history.len(), 2);
+    for attempt in history {
+        let text = attempt.to_string();
+        assert_explains(&text);
+        assert!(text.contains(&digest.to_string()[..12]), "{text}");
+    }
 }
 
 /// Another program writes for longer than a lane waits: nobody is to blame.

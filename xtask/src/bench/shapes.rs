@@ -74,8 +74,14 @@ const FIRST: &str = "1,000 accounts";
 /// What those on SQLite are compared with.
 const FIRST_SQLITE: &str = "SQLite";
 
-/// A shape that others are compared with comes before them. `claims` is how many a full table holds.
-fn shapes(claims: u32) -> Vec<Shape> {
+/// A loop is stopped after 200 ms; meanwhile no more than so many other messages are processed.
+const MESSAGES_A_LOOP: u32 = 400;
+const ONE_A_BATCH: &str = "batch = { max = 1 }";
+const SINGLE: &str = "batch.max = 1";
+
+/// A shape that others are compared with comes before them. `claims` is how many a full table holds, `loops`
+/// how many messages never end in the shape named so.
+fn shapes(claims: u32, loops: u32) -> Vec<Shape> {
     let shape = |name, stream, handler, more_hosts| Shape {
         name,
         base: FIRST,
@@ -101,6 +107,7 @@ fn shapes(claims: u32) -> Vec<Shape> {
                 half_is_old,
             },
             store,
+            ..Setting::default()
         },
     };
     let sqlite = Shape {
@@ -120,7 +127,7 @@ fn shapes(claims: u32) -> Vec<Shape> {
         shape("0.1 % rejects", "REJECT1", "", 0),
         shape("1 % rejects", "REJECT10", "", 0),
         shape("5 % rejects", "REJECT50", "", 0),
-        shape("batch.max = 1", "USUAL", "batch = { max = 1 }", 0),
+        shape(SINGLE, "USUAL", ONE_A_BATCH, 0),
         shape("batch.max = 50", "USUAL", "batch = { max = 50 }", 0),
         shape("batch.max = 200", "USUAL", "batch = { max = 200 }", 0),
         shape("lanes = 1", "USUAL", "lanes = 1", 0),
@@ -129,6 +136,45 @@ fn shapes(claims: u32) -> Vec<Shape> {
         full("claims, half pruned", StoreKind::Postgres, 0, true),
         full("claims, 4 hosts", StoreKind::Postgres, 3, false),
         full("claims, 4 hosts, pruned", StoreKind::Postgres, 3, true),
+        Shape {
+            setting: Setting {
+                role: true,
+                ..Setting::default()
+            },
+            ..shape("role", "USUAL", "", 0)
+        },
+        Shape {
+            base: SINGLE,
+            setting: Setting {
+                role: true,
+                handler: ONE_A_BATCH,
+                ..Setting::default()
+            },
+            ..shape("role, batch.max = 1", "USUAL", "", 0)
+        },
+        Shape {
+            setting: Setting {
+                loops,
+                ..Setting::default()
+            },
+            ..shape("beside endless loops", "USUAL", "", 0)
+        },
+        Shape {
+            setting: Setting {
+                is_baseline: true,
+                ..Setting::default()
+            },
+            ..shape("baseline", "USUAL", "", 0)
+        },
+        Shape {
+            base: SINGLE,
+            setting: Setting {
+                is_baseline: true,
+                handler: ONE_A_BATCH,
+                ..Setting::default()
+            },
+            ..shape("baseline, batch.max = 1", "USUAL", "", 0)
+        },
         sqlite,
         full("SQLite, claims", StoreKind::Sqlite, 0, false),
         full("SQLite, claims, pruned", StoreKind::Sqlite, 0, true),
@@ -148,7 +194,11 @@ struct Row {
 /// Runs every shape, and the consumer written by hand for each kind of keys, once in each round.
 pub(super) fn run(bench: &Bench<'_>, options: &Options, seed: u64) -> anyhow::Result<ExitCode> {
     let mut streams: BTreeMap<&str, Sent> = BTreeMap::new();
-    let mut shapes = shapes(options.claims);
+    let loops = (options.messages / MESSAGES_A_LOOP).max(10);
+    let mut shapes = shapes(options.claims, loops);
+    if options.baseline.is_none() {
+        shapes.retain(|shape| !shape.setting.is_baseline);
+    }
     if let Some(only) = &options.only {
         let bases: Vec<&str> = shapes
             .iter()
@@ -160,6 +210,11 @@ pub(super) fn run(bench: &Bench<'_>, options: &Options, seed: u64) -> anyhow::Re
     let is_read = |stream: &str| shapes.iter().any(|shape| shape.stream == stream);
     for (stream, load) in LOADS.into_iter().filter(|(stream, _)| is_read(stream)) {
         streams.insert(stream, bench.send(stream, options.messages, load, seed)?);
+    }
+    if shapes.iter().any(|shape| shape.setting.loops > 0)
+        && let Some(sent) = streams.values().next()
+    {
+        bench.send_loops(loops, sent)?;
     }
     let mut rows: Vec<Row> = shapes.iter().map(|_| Row::default()).collect();
     for round in 1..=options.runs {
@@ -269,7 +324,7 @@ mod tests {
 
     #[test]
     fn every_shape_reads_a_stream_that_is_sent() {
-        for shape in shapes(1) {
+        for shape in shapes(1, 1) {
             assert!(
                 LOADS.iter().any(|(stream, _)| *stream == shape.stream),
                 "{}",
@@ -280,7 +335,7 @@ mod tests {
 
     #[test]
     fn the_table_has_a_line_a_shape() {
-        let shapes = shapes(1);
+        let shapes = shapes(1, 1);
         let mut rows: Vec<Row> = shapes.iter().map(|_| Row::default()).collect();
         let outcome = |rate| Outcome {
             rate,
@@ -298,6 +353,7 @@ mod tests {
             shapes: true,
             only: None,
             claims: 1,
+            baseline: None,
             json: false,
         };
         let table = table(&shapes, &rows, &options, 7);

@@ -106,6 +106,8 @@ struct TxState {
     in_role: bool,
     /// Every statement that is prepared was prepared in it.
     is_fresh: bool,
+    /// A statement of the handler's has made, changed or dropped something.
+    changed_tables: bool,
     /// A statement of the handler's was run, so the state is checked before the commit.
     ran: bool,
     /// Numbers of components that this transaction made or found.
@@ -539,6 +541,8 @@ impl Session for PostgresSession {
         if rolled_back.is_err() {
             self.broken = true;
         } else {
+            // What was prepared behind the change is out of date.
+            self.is_stale |= self.tx.changed_tables;
             self.tx = TxState::default();
         }
         rolled_back

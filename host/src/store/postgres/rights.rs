@@ -357,6 +357,7 @@ impl PostgresSession {
                     return Err(errors::sql_error(&error));
                 }
                 self.tx.is_fresh = true;
+                self.tx.changed_tables = true;
                 Ok(done.rows_affected())
             }
             Err(error) => {

@@ -35,6 +35,12 @@ impl PostgresSession {
         self.tx.savepoints.ended(savepoint);
         self.tx.cursors.rolled_back(savepoint);
         self.tx.aborted = false;
+        if self.tx.changed_tables
+            && let Err(error) = self.forget_statements().await
+        {
+            self.host_error(&error);
+            return Err(errors::sql_error(&error));
+        }
         Ok(())
     }
 
