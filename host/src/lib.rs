@@ -13,6 +13,7 @@ pub mod handler;
 pub mod health;
 pub mod idle;
 pub mod message;
+pub mod metrics;
 mod news;
 pub mod pipeline;
 pub mod relay;

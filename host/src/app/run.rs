@@ -102,8 +102,16 @@ async fn listen(config: &Config, health: &Arc<Health>) -> Result<Option<Admin>, 
     let Some(admin) = &config.admin else {
         return Ok(None);
     };
+    let metrics = crate::metrics::install().map_err(|error| {
+        CommandError::new(
+            Exit::Bug,
+            format!("cannot measure: {error}"),
+            Some("a process runs hapax once; report this as a bug"),
+        )
+    })?;
     let state = AdminState {
         health: Arc::clone(health),
+        metrics,
     };
     match Admin::listen(admin.listen, state).await {
         Ok(admin) => {

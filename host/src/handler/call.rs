@@ -3,7 +3,7 @@
 //! **Invariant**: the call's `Tx` is in the wasm store during the call, comes back from it in whatever way the call ends, and is
 //! closed if it can be in the middle of a statement.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -23,6 +23,7 @@ use super::state::{Limiter, Meter, Refused, State};
 use super::{Called, HandlerOptions, LoadError, Verdict, text};
 use crate::fault;
 use crate::message::{ComponentDigest, Message};
+use crate::metrics;
 use crate::store::Tx;
 
 /// The most resource handles that a guest can hold.
@@ -126,6 +127,7 @@ impl Handler {
                 published: Vec::new(),
                 log: LogLines::new(&self.options.name, message.id.as_str(), attempt),
                 cpu: Duration::ZERO,
+                memory_bytes: 0,
                 executed: 0,
             };
         }
@@ -143,6 +145,7 @@ impl Handler {
             sql_called: false,
             executed: 0,
             statements: 0,
+            limits_met: BTreeSet::new(),
         };
         let mut wasm_store = wasmtime::Store::new(&self.component.runtime().engine, state);
         wasm_store.limiter(|state| &mut state.limiter);
@@ -193,6 +196,12 @@ impl Handler {
                 (Some(state.tx), verdict)
             }
         };
+        if let Verdict::Limit { limit, .. } = &verdict {
+            metrics::limit_met(&self.options.name, limit);
+        }
+        if state.log.dropped() > 0 {
+            metrics::limit_met(&self.options.name, "log");
+        }
         // What was published by a call that did not succeed does not exist.
         let published = match verdict {
             Verdict::Ok => state.outbox.into_published(),
@@ -204,6 +213,7 @@ impl Handler {
             published,
             log: state.log,
             cpu: meter.spent(),
+            memory_bytes: state.limiter.memory_bytes(),
             executed: state.executed,
         }
     }

@@ -131,6 +131,8 @@ pub struct Called {
     pub log: LogLines,
     /// The time that its own code ran.
     pub cpu: Duration,
+    /// The linear memory that it had at its end, in bytes.
+    pub memory_bytes: usize,
     /// How many statements it executed, those of `execute-many` once for each row. Queries do not count.
     pub executed: usize,
 }

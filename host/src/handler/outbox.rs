@@ -6,7 +6,6 @@
 use bytes::Bytes;
 
 use super::bindings::hapax::handler::{outbox, types};
-use super::sql::lower_error;
 use super::state::State;
 use super::{Outgoing, Targets, text};
 use crate::message::{Header, Instant, MessageId, ShortHash};
@@ -255,7 +254,7 @@ impl outbox::Host for State {
                 &self.options.targets,
                 message,
             )
-            .map_err(lower_error))
+            .map_err(|error| self.refuse(error)))
     }
 }
 

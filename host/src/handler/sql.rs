@@ -30,15 +30,15 @@ impl sql::Host for State {
     ) -> wasmtime::Result<Result<u64, types::Error>> {
         let params = match lift(&statement, params) {
             Ok(params) => params,
-            Err(error) => return Ok(Err(lower_error(error))),
+            Err(error) => return Ok(Err(self.refuse(error))),
         };
         if let Err(error) = self.count_statements(1) {
-            return Ok(Err(lower_error(error)));
+            return Ok(Err(self.refuse(error)));
         }
         self.executed += 1;
         let result = self.tx.execute(&statement, &params).await;
         self.after_sql();
-        Ok(result.map_err(lower_error))
+        Ok(result.map_err(|error| self.refuse(error)))
     }
 
     async fn execute_many(
@@ -48,15 +48,15 @@ impl sql::Host for State {
     ) -> wasmtime::Result<Result<Vec<u64>, types::Error>> {
         let rows = match lift_rows(&statement, rows) {
             Ok(rows) => rows,
-            Err(error) => return Ok(Err(lower_error(error))),
+            Err(error) => return Ok(Err(self.refuse(error))),
         };
         if let Err(error) = self.count_statements(rows.len() as u64) {
-            return Ok(Err(lower_error(error)));
+            return Ok(Err(self.refuse(error)));
         }
         self.executed += rows.len();
         let result = self.tx.execute_many(&statement, &rows).await;
         self.after_sql();
-        Ok(result.map_err(lower_error))
+        Ok(result.map_err(|error| self.refuse(error)))
     }
 
     async fn query(
@@ -66,10 +66,10 @@ impl sql::Host for State {
     ) -> wasmtime::Result<Result<sql::ResultSet, types::Error>> {
         let params = match lift(&statement, params) {
             Ok(params) => params,
-            Err(error) => return Ok(Err(lower_error(error))),
+            Err(error) => return Ok(Err(self.refuse(error))),
         };
         if let Err(error) = self.count_statements(1) {
-            return Ok(Err(lower_error(error)));
+            return Ok(Err(self.refuse(error)));
         }
         let rows_max = self.options.limits.rows;
         let result = self.tx.query(&statement, &params, rows_max).await;
@@ -77,7 +77,7 @@ impl sql::Host for State {
         let bytes_max = self.options.limits.result_bytes;
         Ok(result
             .and_then(|result| lower_result(result, bytes_max))
-            .map_err(lower_error))
+            .map_err(|error| self.refuse(error)))
     }
 
     async fn begin_savepoint(
@@ -85,7 +85,7 @@ impl sql::Host for State {
     ) -> wasmtime::Result<Result<Resource<sql::Savepoint>, types::Error>> {
         let savepoints_max = self.options.limits.savepoints;
         if self.tx.open_savepoints() >= savepoints_max {
-            return Ok(Err(lower_error(SqlError {
+            return Ok(Err(self.refuse(SqlError {
                 hint: Some(
                     "release or roll back some, or raise `limits.savepoints` (at most 64)".into(),
                 ),
@@ -100,7 +100,7 @@ impl sql::Host for State {
                 self.outbox.savepoint_begun(savepoint);
                 Ok(Resource::new_own(savepoint.0))
             }
-            Err(error) => Err(lower_error(error)),
+            Err(error) => Err(self.refuse(error)),
         })
     }
 
@@ -111,14 +111,14 @@ impl sql::Host for State {
     ) -> wasmtime::Result<Result<Resource<sql::Cursor>, types::Error>> {
         let params = match lift(&statement, params) {
             Ok(params) => params,
-            Err(error) => return Ok(Err(lower_error(error))),
+            Err(error) => return Ok(Err(self.refuse(error))),
         };
         if let Err(error) = self.count_statements(1) {
-            return Ok(Err(lower_error(error)));
+            return Ok(Err(self.refuse(error)));
         }
         let cursors_max = self.options.limits.cursors;
         if self.cursor_columns.len() >= cursors_max {
-            return Ok(Err(lower_error(SqlError {
+            return Ok(Err(self.refuse(SqlError {
                 hint: Some("drop some, or raise `limits.cursors` (at most 64)".into()),
                 ..SqlError::new(
                     "limit.cursors",
@@ -133,7 +133,7 @@ impl sql::Host for State {
                 self.cursor_columns.insert(cursor, columns);
                 Ok(Resource::new_own(cursor.0))
             }
-            Err(error) => Err(lower_error(error)),
+            Err(error) => Err(self.refuse(error)),
         })
     }
 }
@@ -149,7 +149,7 @@ impl sql::HostSavepoint for State {
         if result.is_ok() {
             self.outbox.savepoint_released(savepoint);
         }
-        Ok(result.map_err(lower_error))
+        Ok(result.map_err(|error| self.refuse(error)))
     }
 
     async fn rollback(
@@ -159,7 +159,7 @@ impl sql::HostSavepoint for State {
         Ok(self
             .roll_back(Savepoint(savepoint.rep()))
             .await
-            .map_err(lower_error))
+            .map_err(|error| self.refuse(error)))
     }
 
     async fn drop(&mut self, savepoint: Resource<sql::Savepoint>) -> wasmtime::Result<()> {
@@ -190,7 +190,7 @@ impl sql::HostCursor for State {
                 "invalid.max-rows",
                 "`max-rows` is 0; a portion has at least one row",
             );
-            return Ok(Err(lower_error(error)));
+            return Ok(Err(self.refuse(error)));
         }
         let limits = &self.options.limits;
         let fetch = FetchLimits {
@@ -202,7 +202,7 @@ impl sql::HostCursor for State {
         self.after_sql();
         Ok(rows
             .and_then(|rows| lower_rows(rows, bytes_max))
-            .map_err(lower_error))
+            .map_err(|error| self.refuse(error)))
     }
 
     async fn drop(&mut self, cursor: Resource<sql::Cursor>) -> wasmtime::Result<()> {

@@ -2,7 +2,7 @@
 //!
 //! **Invariant**: lives for one call; the `Tx` leaves it only when the wasm store is gone.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -10,10 +10,13 @@ use std::time::Duration;
 use wasmtime::ResourceLimiter;
 
 use super::HandlerOptions;
+use super::bindings::hapax::handler::types;
 use super::log::LogLines;
 use super::outbox::Outbox;
+use super::sql::lower_error;
 use crate::message::MessageId;
-use crate::store::{Column, Cursor, Tx};
+use crate::metrics;
+use crate::store::{Column, Cursor, SqlError, Tx};
 
 /// The most core instances of one component: components of some languages are linked of dozens of modules.
 pub(super) const CORE_INSTANCES_MAX: u32 = 50;
@@ -40,6 +43,28 @@ pub(super) struct State {
     pub(super) executed: usize,
     /// Statements of all kinds so far, those of `execute-many` counted once for each row.
     pub(super) statements: u64,
+    /// The limits that the call was told of by an error.
+    pub(super) limits_met: BTreeSet<String>,
+}
+
+impl State {
+    /// Lowers an error for the guest. A limit that it names is counted once a call.
+    pub(super) fn refuse(&mut self, error: SqlError) -> types::Error {
+        if let Some(limit) = error.code.strip_prefix("limit.")
+            && !self.limits_met.contains(limit)
+        {
+            tracing::info!(
+                handler = %self.options.name,
+                message_id = %self.message_id,
+                limit,
+                "a call met a limit: {}",
+                error.message
+            );
+            metrics::limit_met(&self.options.name, limit);
+            self.limits_met.insert(limit.to_owned());
+        }
+        lower_error(error)
+    }
 }
 
 /// Counts the linear memory of all modules of a call together.
@@ -75,6 +100,11 @@ impl Limiter {
     /// Returns what was refused last, if anything was.
     pub(super) fn refused(&self) -> Option<Refused> {
         self.refused
+    }
+
+    /// Returns all linear memories together, in bytes.
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.memory_bytes
     }
 }
 

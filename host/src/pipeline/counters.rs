@@ -28,8 +28,8 @@ impl LiveCounters {
         self.rolled_back.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn dead(&self) {
-        self.dead.fetch_add(1, Ordering::Relaxed);
+    pub(super) fn dead(&self, messages: u64) {
+        self.dead.fetch_add(messages, Ordering::Relaxed);
     }
 
     /// Takes what was counted since the last call. Give it back with `put_back` if it could not be flushed.

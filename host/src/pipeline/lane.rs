@@ -170,6 +170,7 @@ impl Lane {
             self.connection = connection;
             if !matches!(processed, Processed::Settled) {
                 self.handler.counters.rolled_back();
+                self.handler.metrics.rolled_back();
             }
             // What was rolled back comes first again, so that the order is kept.
             match processed {
@@ -377,6 +378,7 @@ impl Lane {
         let backoff = retry.backoff(attempt);
         let wait = failure.delay.map_or(backoff, |delay| delay.max(backoff));
         self.handler.counters.retried();
+        self.handler.metrics.retried(failure.class);
         tracing::info!(
             handler = %self.handler.name,
             component = %self.handler.component.digest(),

@@ -28,7 +28,8 @@ use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::config::{ConflictPolicy, HandlerConfig};
 use crate::handler::{Called, Handler, Outgoing};
 use crate::health::Health;
-use crate::message::{Header, Message};
+use crate::message::{FailureClass, Header, Message};
+use crate::metrics::HandlerMetrics;
 use crate::relay::RelayWaker;
 use crate::store::{Baton, OutboxRow, Store, StoreError, Tx};
 use batch::{BatchSizes, Took};
@@ -63,6 +64,7 @@ pub struct HandlerContext {
     store: Arc<Store>,
     config: HandlerConfig,
     counters: LiveCounters,
+    metrics: HandlerMetrics,
     /// The baton within this host: lanes queue here, and only hosts meet in the database.
     turns: RwLock<()>,
     sizes: BatchSizes,
@@ -89,6 +91,7 @@ impl HandlerContext {
         suspects: Arc<Suspects>,
     ) -> Self {
         Self {
+            metrics: HandlerMetrics::new(&config.name, component.digest()),
             name: config.name.clone(),
             consumer: config.consumer.clone(),
             component,
@@ -175,6 +178,7 @@ impl HandlerContext {
             .call_in_generation(tx, &member.message, key, attempt, member.generation())
             .await;
         took.called(started, called.executed);
+        self.metrics.called(called.cpu, called.memory_bytes);
         called
     }
 
@@ -211,18 +215,22 @@ impl HandlerContext {
     }
 
     /// Counts what a commit settled, and learns how many messages fit into the time that locks may be held.
-    fn batch_committed(&self, took: &Took, buried: usize) {
+    fn batch_committed(&self, took: &Took, too_old: usize, conflicts: usize) {
         let (size, handled) = took.counts();
-        self.settled(handled as u64, (size - handled - buried) as u64);
-        for _ in 0..buried {
-            self.counters.dead();
-        }
+        self.metrics.committed(size);
+        self.settled(
+            handled as u64,
+            (size - handled - too_old - conflicts) as u64,
+        );
+        self.dead(FailureClass::TooOld, too_old as u64);
+        self.dead(FailureClass::Conflict, conflicts as u64);
         self.sizes.committed(took, self.config.batch.max_hold);
     }
 
     /// Counts a batch whose transaction is committed, and tells of it.
     fn settled(&self, claimed: u64, duplicates: u64) {
         self.counters.settled(claimed, duplicates);
+        self.metrics.settled(claimed, duplicates);
         if let Some(observer) = &self.observer {
             observer.tell(&SettledBatch {
                 handler: self.name.clone(),
@@ -230,6 +238,12 @@ impl HandlerContext {
                 duplicates,
             });
         }
+    }
+
+    /// Counts messages that are in the dead letters now.
+    fn dead(&self, class: FailureClass, messages: u64) {
+        self.counters.dead(messages);
+        self.metrics.dead(class, messages);
     }
 
     /// Wakes the relay if a commit left rows for it.

@@ -111,7 +111,7 @@ pub(super) async fn park(
             delivery.ack(id, &committed.settled).await
         }
         _ => {
-            handler.counters.dead();
+            handler.dead(failure.class, 1);
             tracing::warn!(
                 handler = %handler.name,
                 component = %handler.component.digest(),

@@ -10,6 +10,7 @@ use super::policy::{Failure, Outcome, classify};
 use super::{HandlerContext, order};
 use crate::fault;
 use crate::message::{Message, ShortHash};
+use crate::metrics::{Stage, Stages};
 use crate::source::{Delivery, SourceError};
 use crate::store::{
     Claim, ClaimRequest, CommitError, Committed, Connection, Ended, OutboxRow, StoreError, Tx,
@@ -88,6 +89,7 @@ pub(crate) async fn process(
     connection: Connection,
     mut batch: Vec<Member>,
 ) -> (Option<Connection>, Processed) {
+    let mut stages = Stages::begin();
     // Begin: batches of one handler never overlap, or they would deadlock.
     let baton = handler.baton_of(&batch);
     let turn = handler.turn(baton).await;
@@ -96,6 +98,7 @@ pub(crate) async fn process(
         Err(why) => return (None, Processed::Again { batch, why }),
     };
     let mut took = Took::begin(batch.len());
+    stages.ends(Stage::Begin);
 
     // A queue's rows are taken here, and come back if the transaction does not commit. What another host has in hand
     // is its own.
@@ -114,15 +117,17 @@ pub(crate) async fn process(
     }
 
     // Claim. What is too old to tell whether it was processed is buried here, and counts as claimed elsewhere.
-    let (claims, mut buried) = match handler.claim(&mut tx, &batch).await {
+    let (claims, too_old) = match handler.claim(&mut tx, &batch).await {
         Ok(claims) => claims,
         Err(why) => return (tx.rollback().await, Processed::Again { batch, why }),
     };
+    stages.ends(Stage::Claim);
     fault::point("after-claim");
 
     // Handle what is neither a duplicate nor in conflict.
     let mut outbox: Vec<OutboxRow> = Vec::new();
     let mut logs = Vec::new();
+    let mut conflicts = 0;
     let calls = fault::Calls::begin();
     for (index, claim) in claims.into_iter().enumerate() {
         let member = &batch[index];
@@ -137,7 +142,7 @@ pub(crate) async fn process(
                 if let Err(why) = handler.bury_conflict(&mut tx, member, stored).await {
                     return (tx.rollback().await, Processed::Again { batch, why });
                 }
-                buried += 1;
+                conflicts += 1;
                 continue;
             }
         };
@@ -184,6 +189,8 @@ pub(crate) async fn process(
         };
     }
 
+    stages.ends(Stage::Handle);
+
     // Commit: the effects, the outbox rows and the claims together, or none of them.
     // Rows of the host's own are written by the login, after what the handlers left behind was found to be in order.
     if (!outbox.is_empty() || batch.iter().any(|member| member.delivery.is_suspect))
@@ -206,9 +213,10 @@ pub(crate) async fn process(
     calls.committed();
     fault::point("after-commit");
     took.committed();
+    stages.ends(Stage::Commit);
     // The locks are gone: the next batch may begin while this one is acknowledged.
     drop(turn);
-    handler.batch_committed(&took, buried);
+    handler.batch_committed(&took, too_old, conflicts);
     handler.wake_relay(&outbox);
     for log in logs {
         log.emit_committed();
@@ -223,6 +231,8 @@ pub(crate) async fn process(
         }
         fault::point("after-ack");
     }
+    stages.ends(Stage::Ack);
+    stages.tell(&handler.metrics);
     (connection, Processed::Settled)
 }
 
