@@ -47,7 +47,9 @@ impl Node {
         }
         let folder = tools().join(format!("npm-{}", &hex(hash)[..12]));
         if !folder.exists() {
-            process::say("getting componentize-js from npm's package registry (takes a minute, once)");
+            process::say(
+                "getting componentize-js from npm's package registry (takes a minute, once)",
+            );
             // Under its own name only once it is whole.
             let part = folder.with_extension(format!("{}.part", std::process::id()));
             let fetched = fetch(&root.join(EXAMPLE), &part, &path);
@@ -88,9 +90,8 @@ fn programs() -> anyhow::Result<(OsString, String)> {
     process::say(format_args!(
         "getting Node.js from Python's package registry ({PYPI_PACKAGE}, 60 MB)"
     ));
-    let installed = python::install(&venv, PYPI_PACKAGE).and_then(|()| {
-        usable(&path).context("what Python's registry gave does not run")
-    });
+    let installed = python::install(&venv, PYPI_PACKAGE)
+        .and_then(|()| usable(&path).context("what Python's registry gave does not run"));
     match installed {
         Ok(version) => Ok((path, version)),
         Err(err) => Err(Hinted::error(
@@ -102,9 +103,7 @@ fn programs() -> anyhow::Result<(OsString, String)> {
 
 /// Returns the version of `node` on `path`, if it is new enough and `npm` runs too.
 fn usable(path: &OsString) -> Option<String> {
-    let version = |program: &str| {
-        process::output(call(program, path).arg("--version")).ok()
-    };
+    let version = |program: &str| process::output(call(program, path).arg("--version")).ok();
     let node = version("node").filter(|text| major(text) >= Some(NODE_MIN))?;
     version("npm").map(|_| node)
 }
