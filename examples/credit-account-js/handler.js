@@ -38,7 +38,9 @@ function reject(reason) {
 function sql(call) {
   try {
     return call();
-  } catch ({ payload: error }) {
+  } catch (thrown) {
+    const error = thrown.payload;
+    if (error === undefined) throw thrown;
     let reason = `${error.code}: ${error.message}`;
     if (error.detail !== undefined) reason += ` (${error.detail})`;
     if (error.param !== undefined) reason += ` (parameter $${error.param})`;
