@@ -58,15 +58,20 @@ pub(crate) fn build(root: &Path, wasm: &WasmTarget) -> anyhow::Result<()> {
             let component = componentize(&guest.module)
                 .with_context(|| format!("guest `{}`: cannot make a component", guest.name))?;
             let written = write_if_changed(&root.join(&path), &component)?;
-            let kilobytes = component.len().div_ceil(1000);
-            let note = if written { "" } else { ", unchanged" };
-            eprintln!(
-                "    {:<45} {kilobytes:>5} kB{note}",
-                path.display().to_string()
-            );
+            say_built(&path, component.len(), written);
         }
     }
     embedded::note_built(root, wasm)
+}
+
+/// Says that the component `path` is there.
+pub(crate) fn say_built(path: &Path, bytes: usize, written: bool) {
+    let kilobytes = bytes.div_ceil(1000);
+    let note = if written { "" } else { ", unchanged" };
+    eprintln!(
+        "    {:<45} {kilobytes:>5} kB{note}",
+        path.display().to_string()
+    );
 }
 
 /// A guest as the compiler left it.
@@ -197,13 +202,19 @@ fn modules(messages: &str) -> Vec<Guest> {
 }
 
 /// Makes a component of the core module in `file`; wit-bindgen has put the types into it.
-fn componentize(file: &Path) -> anyhow::Result<Vec<u8>> {
+pub(crate) fn componentize(file: &Path) -> anyhow::Result<Vec<u8>> {
     let module = fs::read(file).with_context(|| format!("cannot read `{}`", file.display()))?;
     let mut encoder = ComponentEncoder::default();
     encoder.validate(true);
     encoder.module(&module)?;
     let component = encoder.encode()?;
-    let foreign = foreign_imports(&component)?;
+    only_the_contract(&component)?;
+    Ok(component)
+}
+
+/// Sees that `component` imports nothing but what a host of handlers has.
+pub(crate) fn only_the_contract(component: &[u8]) -> anyhow::Result<()> {
+    let foreign = foreign_imports(component)?;
     if !foreign.is_empty() {
         return Err(Hinted::error(
             format!(
@@ -213,7 +224,7 @@ fn componentize(file: &Path) -> anyhow::Result<Vec<u8>> {
             "find the dependency that needs it, and turn that feature off",
         ));
     }
-    Ok(component)
+    Ok(())
 }
 
 /// Returns the imports of `component` that do not belong to the contract.

@@ -9,9 +9,11 @@ mod debian;
 mod demo;
 mod embedded;
 mod failure;
+mod foreign;
 mod guests;
 mod interrupt;
 mod process;
+mod python;
 mod services;
 mod test;
 mod wasm_target;
@@ -125,6 +127,9 @@ enum Command {
         hosts: u8,
     },
     /// Build every example handler and test guest into its `.wasm` component
+    ///
+    /// Those in C and JavaScript need a clang with Wasm and Node.js, which are installed if they are not there: as the tests do. If
+    /// that can't be, a line says what is missing, and the others are built.
     #[command(after_help = "Example: cargo xtask guests\n         \
                             HAPAX_WASM_STD=rustup cargo xtask guests")]
     Guests {
@@ -199,6 +204,7 @@ fn main() -> ExitCode {
         ),
         Command::Guests { embed } => {
             guests::build(root(), &WasmTarget::prepare()?)?;
+            foreign::build(root(), foreign::Missing::IsTold)?;
             if embed {
                 embedded::embed(root())?;
             }

@@ -10,7 +10,7 @@ use anyhow::Context as _;
 
 use crate::services::{faketime, nats, pgbouncer, postgres};
 use crate::wasm_target::WasmTarget;
-use crate::{cargo, guests, process, tools};
+use crate::{cargo, foreign, guests, process, tools};
 
 /// The version that is installed where there is none; it needs no newer compiler than this workspace does.
 const NEXTEST_VERSION: &str = "0.9.151";
@@ -41,6 +41,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<ExitCode> {
         check_style(root)?;
     }
     guests::build(root, &wasm)?;
+    foreign::build(root, foreign::Missing::IsAnError)?;
     if options.arguments.is_empty() {
         test_guests(root)?;
     }

@@ -64,6 +64,16 @@ pub fn credit_account() -> PathBuf {
     component("examples/credit-account/credit-account.wasm")
 }
 
+/// `credit_account` in C.
+pub fn credit_account_c() -> PathBuf {
+    component("examples/credit-account-c/credit-account-c.wasm")
+}
+
+/// `credit_account` in JavaScript: each start of a host compiles its engine, which takes many seconds of a debug build's computing.
+pub fn credit_account_js() -> PathBuf {
+    component("examples/credit-account-js/credit-account-js.wasm")
+}
+
 /// Keeps the newest version of each profile.
 pub fn upsert_profile() -> PathBuf {
     component("examples/upsert-profile/upsert-profile.wasm")

