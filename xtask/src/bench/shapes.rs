@@ -73,6 +73,10 @@ const LOADS: [(&str, Load); 7] = [
 const FIRST: &str = "1,000 accounts";
 /// What those on SQLite are compared with.
 const FIRST_SQLITE: &str = "SQLite";
+/// What pruning is compared with: the same table, of which nothing is old.
+const CLAIMS: &str = "claims";
+const CLAIMS_4_HOSTS: &str = "claims, 4 hosts";
+const CLAIMS_SQLITE: &str = "SQLite, claims";
 
 /// A loop is stopped after 200 ms; meanwhile no more than so many other messages are processed.
 const MESSAGES_A_LOOP: u32 = 400;
@@ -92,12 +96,9 @@ fn shapes(claims: u32, loops: u32) -> Vec<Shape> {
             ..Setting::default()
         },
     };
-    let full = |name, store, more_hosts, half_is_old| Shape {
+    let full = |name, base, store, more_hosts, half_is_old| Shape {
         name,
-        base: match store {
-            StoreKind::Postgres => FIRST,
-            StoreKind::Sqlite => FIRST_SQLITE,
-        },
+        base,
         stream: "USUAL",
         setting: Setting {
             handler: "dedup = \"14d\"",
@@ -132,10 +133,16 @@ fn shapes(claims: u32, loops: u32) -> Vec<Shape> {
         shape("batch.max = 200", "USUAL", "batch = { max = 200 }", 0),
         shape("lanes = 1", "USUAL", "lanes = 1", 0),
         shape("2 hosts", "USUAL", "", 1),
-        full("claims", StoreKind::Postgres, 0, false),
-        full("claims, half pruned", StoreKind::Postgres, 0, true),
-        full("claims, 4 hosts", StoreKind::Postgres, 3, false),
-        full("claims, 4 hosts, pruned", StoreKind::Postgres, 3, true),
+        full(CLAIMS, FIRST, StoreKind::Postgres, 0, false),
+        full("claims, half pruned", CLAIMS, StoreKind::Postgres, 0, true),
+        full(CLAIMS_4_HOSTS, FIRST, StoreKind::Postgres, 3, false),
+        full(
+            "claims, 4 hosts, pruned",
+            CLAIMS_4_HOSTS,
+            StoreKind::Postgres,
+            3,
+            true,
+        ),
         Shape {
             setting: Setting {
                 role: true,
@@ -176,8 +183,14 @@ fn shapes(claims: u32, loops: u32) -> Vec<Shape> {
             ..shape("baseline, batch.max = 1", "USUAL", "", 0)
         },
         sqlite,
-        full("SQLite, claims", StoreKind::Sqlite, 0, false),
-        full("SQLite, claims, pruned", StoreKind::Sqlite, 0, true),
+        full(CLAIMS_SQLITE, FIRST_SQLITE, StoreKind::Sqlite, 0, false),
+        full(
+            "SQLite, claims, pruned",
+            CLAIMS_SQLITE,
+            StoreKind::Sqlite,
+            0,
+            true,
+        ),
     ]
 }
 
@@ -200,12 +213,7 @@ pub(super) fn run(bench: &Bench<'_>, options: &Options, seed: u64) -> anyhow::Re
         shapes.retain(|shape| !shape.setting.is_baseline);
     }
     if let Some(only) = &options.only {
-        let bases: Vec<&str> = shapes
-            .iter()
-            .filter(|shape| shape.name.contains(only.as_str()))
-            .map(|shape| shape.base)
-            .collect();
-        shapes.retain(|shape| bases.contains(&shape.name) || shape.name.contains(only.as_str()));
+        retain(&mut shapes, only);
     }
     let is_read = |stream: &str| shapes.iter().any(|shape| shape.stream == stream);
     for (stream, load) in LOADS.into_iter().filter(|(stream, _)| is_read(stream)) {
@@ -228,9 +236,7 @@ pub(super) fn run(bench: &Bench<'_>, options: &Options, seed: u64) -> anyhow::Re
                 plain.insert(shape.stream, bench.plain(&name, sent)?);
             }
             let outcome = bench.hapax(&format!("hapax_{round}_{number}"), sent, &shape.setting)?;
-            if shape.name == shape.base {
-                bases.insert(shape.name, outcome.rate);
-            }
+            bases.insert(shape.name, outcome.rate);
             let base = bases[shape.base];
             let plain = plain.get(shape.stream).copied();
             row.add(outcome, base, plain);
@@ -249,6 +255,22 @@ pub(super) fn run(bench: &Bench<'_>, options: &Options, seed: u64) -> anyhow::Re
         .write_all(text.as_bytes())
         .context("cannot print the figures")?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Leaves the shapes whose name contains `only`, and those that they are compared with.
+fn retain(shapes: &mut Vec<Shape>, only: &str) {
+    let mut wanted: Vec<&str> = shapes
+        .iter()
+        .map(|shape| shape.name)
+        .filter(|name| name.contains(only))
+        .collect();
+    // A shape comes after the one that it is compared with, so one way back finds those of those, too.
+    for shape in shapes.iter().rev() {
+        if wanted.contains(&shape.name) {
+            wanted.push(shape.base);
+        }
+    }
+    shapes.retain(|shape| wanted.contains(&shape.name));
 }
 
 impl Row {
@@ -331,6 +353,14 @@ mod tests {
                 shape.name
             );
         }
+    }
+
+    #[test]
+    fn those_that_are_compared_with_come_along() {
+        let mut shapes = shapes(1, 1);
+        retain(&mut shapes, "half pruned");
+        let names: Vec<&str> = shapes.iter().map(|shape| shape.name).collect();
+        assert_eq!(names, [FIRST, CLAIMS, "claims, half pruned"]);
     }
 
     #[test]
