@@ -5,6 +5,7 @@
 mod check;
 mod dead_letters;
 mod demo;
+mod inspect;
 mod listing;
 mod outbox;
 mod prune;
@@ -105,6 +106,18 @@ enum Command {
         /// Ask the database, too, what each handler can reach there; nothing is changed
         #[arg(long)]
         database: bool,
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Say what is in a component, and whether this host runs it
+    #[command(
+        after_help = "Examples:\n  hapax inspect handlers/credit.wasm\n  hapax inspect handlers/credit.wasm --json"
+    )]
+    Inspect {
+        /// The component's file
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
         /// Print one JSON object
         #[arg(long)]
         json: bool,
@@ -275,6 +288,7 @@ async fn execute(command: Command) -> Result<(), CommandError> {
             database,
             json,
         } => check::check(&config, database, json).await,
+        Command::Inspect { file, json } => inspect::inspect(&file, json).await,
         Command::Send(arguments) => send::send(arguments).await,
         Command::DeadLetters { command } => dead_letters::dead_letters(command).await,
         Command::Outbox { command } => outbox::outbox(command).await,

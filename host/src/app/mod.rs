@@ -6,6 +6,7 @@ mod check;
 mod dead_letters;
 mod demo;
 mod handler_migrations;
+mod inspect;
 mod outbox;
 mod prepare;
 mod prune;
@@ -28,6 +29,7 @@ pub use dead_letters::{
     ShownLetter, not_there,
 };
 pub use demo::{DemoOptions, DemoProgress, DemoReport, Kill, demo};
+pub use inspect::{InspectedFile, InspectedRefusal, inspect};
 pub use outbox::{Outbox, OutboxSelection, Stranded, not_there as not_in_the_outbox};
 pub use prune::{PruneOptions, PruneProgress, Pruned, prune};
 pub use reconcile::Unreconciled;

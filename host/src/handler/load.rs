@@ -163,7 +163,7 @@ impl Runtime {
 }
 
 /// Tells what the bytes are by their start, as far as it is not a component.
-fn check_format(name: &str, bytes: &[u8]) -> Result<(), LoadError> {
+pub(super) fn check_format(name: &str, bytes: &[u8]) -> Result<(), LoadError> {
     const COMPONENT_HINT: &str =
         "build a component for the world `handler` in `wit/`, and give the path of that file";
     if bytes.is_empty() {
@@ -348,13 +348,13 @@ fn compile_error(name: &str, error: &wasmtime::Error) -> LoadError {
 }
 
 /// Returns the version in a name such as `hapax:handler/sql@0.1.0`, if it is one of our package; empty if it has none.
-fn contract_version(name: &str) -> Option<&str> {
+pub(super) fn contract_version(name: &str) -> Option<&str> {
     let interface = name.strip_prefix(PACKAGE)?.strip_prefix('/')?;
     Some(interface.split_once('@').map_or("", |(_, version)| version))
 }
 
 /// True for 0.1.x: within it nothing changes, and what is added is an interface of its own. wasmtime never matches pre-releases.
-fn is_compatible(version: &str) -> bool {
+pub(super) fn is_compatible(version: &str) -> bool {
     version
         .strip_prefix("0.1.")
         .is_some_and(|patch| !patch.is_empty() && patch.bytes().all(|byte| byte.is_ascii_digit()))

@@ -7,6 +7,7 @@ mod bindings;
 mod call;
 mod config;
 mod engine;
+mod inspect;
 mod limits;
 mod load;
 mod log;
@@ -25,6 +26,7 @@ use crate::store::{SqlError, Tx};
 
 pub use call::{HANDLES_MAX, Handler, RETRY_DELAY_MAX};
 pub use engine::{MEMORY_MAX_BYTES, Runtime, RuntimeError, RuntimeOptions, TICK};
+pub use inspect::{Inspected, InspectedImport, Producer, SectionSize, inspect};
 pub use limits::Limits;
 pub use load::{COMPONENT_BYTES_MAX, Component, ComponentInfo};
 pub use log::{LOG_LINES_MAX, LogLine, LogLines};

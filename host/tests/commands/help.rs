@@ -6,10 +6,11 @@ use std::process::{Command, Stdio};
 use crate::place::{Place, assert_prints};
 use crate::support::host;
 
-const COMMANDS: [&str; 9] = [
+const COMMANDS: [&str; 10] = [
     "demo",
     "run",
     "check",
+    "inspect",
     "send",
     "dead-letters",
     "outbox",

@@ -9,6 +9,7 @@ mod check;
 mod check_database;
 mod dead_letters;
 mod help;
+mod inspect;
 mod place;
 mod run;
 mod send;
