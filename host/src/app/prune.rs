@@ -21,8 +21,8 @@ use crate::text::one_line;
 const ROUND_PAUSE_MAX: Duration = Duration::from_secs(60);
 /// And at the least.
 const ROUND_PAUSE_MIN: Duration = Duration::from_secs(1);
-/// After a batch the pruner rests for this many times what it took: it has a tenth of the time.
-const REST: u32 = 9;
+/// After a batch the pruner rests for this many times what it took: it has a twentieth of the time.
+const REST: u32 = 19;
 /// The shortest rest: on an idle database a batch takes almost nothing.
 const REST_MIN: Duration = Duration::from_millis(10);
 /// The longest rest: a batch that waited for a lock did not work.

@@ -86,17 +86,23 @@ impl PruneSession for PostgresSession {
     async fn begin_pruning(&mut self, _process: &str) -> Result<bool, StoreError> {
         // A host that stands still must not keep the others from pruning.
         self.simple("SET idle_session_timeout = '60s'").await?;
-        sqlx::query_scalar("SELECT pg_try_advisory_lock($1, $2)")
+        let is_alone: bool = sqlx::query_scalar("SELECT pg_try_advisory_lock($1, $2)")
             .bind(LOCK_CLASS)
             .bind(LOCK_PRUNER)
             .fetch_one(&mut self.connection)
             .await
-            .map_err(|error| self.host_error(&error))
+            .map_err(|error| self.host_error(&error))?;
+        if is_alone {
+            // A crash that undoes a batch is made good by the next round, and whatever is committed later is never kept without it: so no
+            // batch waits for the disk, nor has others wait for it.
+            self.simple("SET synchronous_commit = off").await?;
+        }
+        Ok(is_alone)
     }
 
     async fn end_pruning(&mut self) -> Result<(), StoreError> {
         self.simple(format!(
-            "SELECT pg_advisory_unlock({LOCK_CLASS}, {LOCK_PRUNER}); SET idle_session_timeout = 0"
+            "SELECT pg_advisory_unlock({LOCK_CLASS}, {LOCK_PRUNER}); SET idle_session_timeout = 0; SET synchronous_commit = on"
         ))
         .await
     }
