@@ -321,7 +321,7 @@ impl Bench<'_> {
             );
         }
         let run = database.read(&format!(
-            "{} WHERE message_id NOT LIKE 'before-%' AND consumer <> '{LOOPS}'",
+            "{} WHERE message_id NOT LIKE 'before-%' AND consumer = '{name}'",
             table("processed_messages")
         ))?;
         Ok(Outcome {
@@ -425,7 +425,7 @@ impl Bench<'_> {
             // One after another, for as long as the others are processed.
             text.push_str(&format!(
                 "\n[sources.{LOOPS}]\nkind = \"jetstream\"\nurl = {}\nstream = \"{LOOPS}\"\nsubjects = [\"{LOOPS}.a\"]\ncreate = true\n\n\
-                 [handlers.{LOOPS}]\ncomponent = {}\nsource = \"{LOOPS}\"\nconsumer = \"{LOOPS}\"\nstart = \"all\"\nlanes = 1\n\
+                 [handlers.{LOOPS}]\ncomponent = {}\nsource = \"{LOOPS}\"\nconsumer = \"{name}-loops\"\nstart = \"all\"\nlanes = 1\n\
                  retry = {{ attempts = 1 }}\nlimits = {{ cpu = \"200ms\" }}\n",
                 quoted(self.broker),
                 quoted(&self.script.to_string_lossy()),
