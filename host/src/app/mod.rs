@@ -15,6 +15,7 @@ mod rewind;
 mod run;
 mod send;
 mod status;
+mod supervisor;
 mod window;
 
 use std::sync::Arc;
@@ -35,6 +36,9 @@ pub use rewind::{Rewind, RewindTold};
 pub use run::{RunOptions, run};
 pub use send::{Envelope, Line, NewMessage, Next, Sent, send};
 pub use status::{ClaimsStatus, HandlerStatus, OutboxStatus, Status, status};
+pub use supervisor::{
+    Change, ChangeError, ComponentBytes, HandlerState, Phase, Supervisor, Swapped,
+};
 
 use crate::config::{Config, HandlerConfig, JetStreamConfig};
 use crate::exit::{CommandError, Exit};
