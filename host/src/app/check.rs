@@ -125,8 +125,11 @@ pub struct CheckedRetry {
 /// # Errors
 /// All problems, each with its hint.
 pub async fn check(config: &Config) -> Result<Vec<CheckedHandler>, CommandError> {
-    let runtime =
-        super::run::checked_runtime(&super::supervisor::room_for(config.handlers.values())).await?;
+    let runtime = super::run::checked_runtime(
+        &super::supervisor::room_for(config.handlers.values()),
+        super::run::open_cache(config),
+    )
+    .await?;
     let kind = if config.store.is_sqlite() {
         StoreKind::Sqlite
     } else {
