@@ -125,7 +125,11 @@ pub struct CheckedRetry {
 /// # Errors
 /// All problems, each with its hint.
 pub async fn check(config: &Config) -> Result<Vec<CheckedHandler>, CommandError> {
-    let runtime = super::run::checked_runtime(config).await?;
+    let runtime = super::run::checked_runtime(
+        &super::supervisor::room_for(config.handlers.values()),
+        super::run::open_cache(config),
+    )
+    .await?;
     let kind = if config.store.is_sqlite() {
         StoreKind::Sqlite
     } else {
@@ -286,13 +290,12 @@ fn milliseconds(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Reads and compiles a handler's component, off the async threads.
-pub(super) async fn load(
-    runtime: &Runtime,
+/// Returns what a handler is, but for its component.
+pub(super) fn handler_options(
     handler: &HandlerConfig,
     targets: &BTreeMap<String, TargetConfig>,
-) -> Result<Handler, CommandError> {
-    let options = HandlerOptions {
+) -> HandlerOptions {
+    HandlerOptions {
         name: handler.name.clone(),
         consumer: handler.consumer.clone(),
         limits: handler.limits.clone(),
@@ -301,10 +304,18 @@ pub(super) async fn load(
             names: targets.keys().cloned().collect(),
             default: handler.target.clone(),
         },
-    };
+    }
+}
+
+/// Reads and compiles a handler's component, off the async threads.
+pub(super) async fn load(
+    runtime: &Runtime,
+    handler: &HandlerConfig,
+    targets: &BTreeMap<String, TargetConfig>,
+) -> Result<Handler, CommandError> {
     runtime
         .load_file(&handler.component)
         .await
-        .and_then(|component| Handler::new(component, options))
+        .and_then(|component| Handler::new(component, handler_options(handler, targets)))
         .map_err(|error| CommandError::component(&handler.name, &error))
 }

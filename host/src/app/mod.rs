@@ -16,6 +16,8 @@ mod rewind;
 mod run;
 mod send;
 mod status;
+mod supervisor;
+mod watch;
 mod window;
 
 use std::sync::Arc;
@@ -37,6 +39,10 @@ pub use rewind::{Rewind, RewindTold};
 pub use run::{RunOptions, run};
 pub use send::{Envelope, Line, NewMessage, Next, Sent, send};
 pub use status::{ClaimsStatus, HandlerStatus, OutboxStatus, Status, status};
+pub use supervisor::{
+    Change, ChangeError, ComponentBytes, HandlerState, Phase, Supervisor, Swapped,
+};
+pub use watch::{Reread, Watching};
 
 use crate::config::{Config, HandlerConfig, JetStreamConfig};
 use crate::exit::{CommandError, Exit};

@@ -12,7 +12,9 @@ mod problem;
 mod section;
 mod units;
 
-pub use checked::{AdminConfig, Config, JetStreamConfig, SourceConfig, SourceKind, StoreConfig};
+pub use checked::{
+    AdminConfig, CacheConfig, Config, JetStreamConfig, SourceConfig, SourceKind, StoreConfig,
+};
 pub use handler::{Batch, ConflictPolicy, Dedup, HandlerConfig, Late, OnDead, Order, Retry};
 pub use outbox::{OutboxConfig, TargetConfig, TargetKind};
 pub use problem::{ConfigError, Problem};

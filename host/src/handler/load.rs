@@ -7,6 +7,7 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
 use wasmtime::component::types::ComponentItem;
 
@@ -95,24 +96,7 @@ impl Runtime {
     pub async fn load_file(&self, path: &Path) -> Result<Component, LoadError> {
         let path = path.to_owned();
         self.off_the_async_threads(move |runtime| {
-            let name = path.display().to_string();
-            // Looked at first, so that a mistaken path to something huge is not read into memory.
-            let read = std::fs::metadata(&path).and_then(|metadata| {
-                if metadata.is_dir() {
-                    return Err(std::io::ErrorKind::IsADirectory.into());
-                }
-                match usize::try_from(metadata.len()) {
-                    Ok(bytes) if bytes <= COMPONENT_BYTES_MAX => std::fs::read(&path).map(Ok),
-                    _ => Ok(Err(too_large(&name, metadata.len()))),
-                }
-            });
-            match read {
-                Ok(bytes) => runtime.load_blocking(&name, &bytes?),
-                Err(error) => Err(LoadError {
-                    problem: format!("cannot read `{name}`: {error}"),
-                    hint: "build the component, or correct `component` in the configuration".into(),
-                }),
-            }
+            runtime.load_blocking(&path.display().to_string(), &read_blocking(&path)?)
         })
         .await
     }
@@ -121,9 +105,13 @@ impl Runtime {
     ///
     /// # Errors
     /// Says what the component wants, what this host has, and what to do.
-    pub async fn load(&self, name: &str, bytes: Vec<u8>) -> Result<Component, LoadError> {
+    pub async fn load(
+        &self,
+        name: &str,
+        bytes: impl AsRef<[u8]> + Send + 'static,
+    ) -> Result<Component, LoadError> {
         let name = name.to_owned();
-        self.off_the_async_threads(move |runtime| runtime.load_blocking(&name, &bytes))
+        self.off_the_async_threads(move |runtime| runtime.load_blocking(&name, bytes.as_ref()))
             .await
     }
 
@@ -149,16 +137,51 @@ impl Runtime {
         load: impl FnOnce(Runtime) -> Result<Component, LoadError> + Send + 'static,
     ) -> Result<Component, LoadError> {
         let runtime = self.clone();
-        match tokio::task::spawn_blocking(move || load(runtime)).await {
-            Ok(result) => result,
-            Err(error) => match error.try_into_panic() {
-                Ok(panic) => std::panic::resume_unwind(panic),
-                Err(error) => Err(LoadError {
-                    problem: format!("cannot load the component: {error}"),
-                    hint: "the host is shutting down".into(),
-                }),
-            },
+        off_the_async_threads(move || load(runtime)).await
+    }
+}
+
+/// Reads a component's file, whole, on a thread for blocking work.
+///
+/// # Errors
+/// It cannot be read, or is larger than `COMPONENT_BYTES_MAX`.
+pub async fn read_component(path: &Path) -> Result<Vec<u8>, LoadError> {
+    let path = path.to_owned();
+    off_the_async_threads(move || read_blocking(&path)).await
+}
+
+fn read_blocking(path: &Path) -> Result<Vec<u8>, LoadError> {
+    let name = path.display().to_string();
+    // Looked at first, so that a mistaken path to something huge is not read into memory.
+    let read = std::fs::metadata(path).and_then(|metadata| {
+        if metadata.is_dir() {
+            return Err(std::io::ErrorKind::IsADirectory.into());
         }
+        match usize::try_from(metadata.len()) {
+            Ok(bytes) if bytes <= COMPONENT_BYTES_MAX => std::fs::read(path).map(Ok),
+            _ => Ok(Err(too_large(&name, metadata.len()))),
+        }
+    });
+    read.unwrap_or_else(|error| {
+        Err(LoadError {
+            problem: format!("cannot read `{name}`: {error}"),
+            hint: "build the component, or correct `component` in the configuration".into(),
+        })
+    })
+}
+
+async fn off_the_async_threads<T: Send + 'static>(
+    load: impl FnOnce() -> Result<T, LoadError> + Send + 'static,
+) -> Result<T, LoadError> {
+    match tokio::task::spawn_blocking(load).await {
+        Ok(result) => result,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(error) => Err(LoadError {
+                problem: format!("cannot load the component: {error}"),
+                hint: "the host is shutting down".into(),
+            }),
+        },
     }
 }
 
@@ -235,8 +258,20 @@ fn too_large(name: &str, bytes: u64) -> LoadError {
 
 fn load(shared: &Arc<Shared>, name: &str, bytes: &[u8]) -> Result<Component, LoadError> {
     let engine = &shared.engine;
-    let component = wasmtime::component::Component::from_binary(engine, bytes)
-        .map_err(|error| compile_error(name, &error))?;
+    let digest = ComponentDigest::of(bytes);
+    let cache = shared.cache.as_deref();
+    let known = cache.and_then(|cache| cache.get(engine, digest));
+    let is_known = known.is_some();
+    let component = match known {
+        Some(component) => component,
+        None => {
+            let began = Instant::now();
+            let compiled = wasmtime::component::Component::from_binary(engine, bytes)
+                .map_err(|error| compile_error(name, &error))?;
+            tracing::debug!(component = %digest, took = ?began.elapsed(), "compiled");
+            compiled
+        }
+    };
     let component_type = component.component_type();
     let imports: Vec<(&str, ComponentItem)> = component_type
         .imports(engine)
@@ -305,7 +340,7 @@ fn load(shared: &Arc<Shared>, name: &str, bytes: &[u8]) -> Result<Component, Loa
         .collect();
     granted.sort_unstable();
     let info = ComponentInfo {
-        digest: ComponentDigest::of(bytes),
+        digest,
         size_bytes: bytes.len(),
         contract_version: names()
             .find_map(contract_version)
@@ -318,6 +353,10 @@ fn load(shared: &Arc<Shared>, name: &str, bytes: &[u8]) -> Result<Component, Loa
             .unwrap_or(0)
             .saturating_mul(WASM_PAGE_BYTES),
     };
+    // What is refused is not kept.
+    if let (Some(cache), false) = (cache, is_known) {
+        cache.put(engine, digest, &component);
+    }
     Ok(Component {
         inner: Arc::new(Inner {
             info,

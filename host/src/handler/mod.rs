@@ -4,6 +4,7 @@
 //! **Invariant**: an instance is used once; after the call its wasm store is dropped, whatever happened.
 
 mod bindings;
+mod cache;
 mod call;
 mod config;
 mod engine;
@@ -24,11 +25,12 @@ use std::time::Duration;
 use crate::message::{ComponentDigest, Header, Instant};
 use crate::store::{SqlError, Tx};
 
+pub use cache::Cache;
 pub use call::{HANDLES_MAX, Handler, RETRY_DELAY_MAX};
 pub use engine::{MEMORY_MAX_BYTES, Runtime, RuntimeError, RuntimeOptions, TICK};
 pub use inspect::{Inspected, InspectedImport, Producer, SectionSize, inspect};
 pub use limits::Limits;
-pub use load::{COMPONENT_BYTES_MAX, Component, ComponentInfo};
+pub use load::{COMPONENT_BYTES_MAX, Component, ComponentInfo, read_component};
 pub use log::{LOG_LINES_MAX, LogLine, LogLines};
 pub use outbox::{OUTBOX_BYTES_MAX, OUTBOX_HEADERS_MAX, OUTBOX_TEXT_BYTES_MAX};
 pub use sql::{PARAMS_MAX, STATEMENT_BYTES_MAX};
