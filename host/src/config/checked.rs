@@ -13,6 +13,7 @@ use super::handler::{HandlerConfig, check_handler};
 use super::outbox::{OutboxConfig, TargetConfig, check_outbox, check_target};
 use super::problem::{ConfigError, Problem};
 use super::section::Section;
+use super::telemetry::{TelemetryConfig, check_telemetry};
 use crate::source::jetstream::Access;
 
 /// How long running batches may take to finish after SIGTERM.
@@ -43,6 +44,8 @@ pub struct Config {
     pub shutdown_grace: Duration,
     /// The address for operators and their tools, if there is one.
     pub admin: Option<AdminConfig>,
+    /// Where traces go, and which; `None` without the table.
+    pub telemetry: Option<TelemetryConfig>,
 }
 
 /// The address for operators and their tools.
@@ -183,6 +186,7 @@ fn is_override(name: &str) -> bool {
                 "TARGETS_",
                 "OUTBOX_",
                 "ADMIN_",
+                "TELEMETRY_",
             ]
             .iter()
             .any(|table| rest.starts_with(table))
@@ -279,6 +283,9 @@ fn check(
     };
     let shutdown_grace = root.duration("shutdown_grace", SHUTDOWN_GRACE_DEFAULT, Duration::ZERO);
     let admin = root.section("admin").and_then(check_admin);
+    let telemetry = root
+        .section("telemetry")
+        .map(|section| check_telemetry(folder, section));
     let mut sources = BTreeMap::new();
     for (name, section) in root
         .section("sources")
@@ -343,6 +350,7 @@ fn check(
         outbox,
         shutdown_grace,
         admin,
+        telemetry,
     })
 }
 

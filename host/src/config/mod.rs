@@ -10,10 +10,12 @@ mod limits;
 mod outbox;
 mod problem;
 mod section;
+mod telemetry;
 mod units;
 
 pub use checked::{AdminConfig, Config, JetStreamConfig, SourceConfig, SourceKind, StoreConfig};
 pub use handler::{Batch, ConflictPolicy, Dedup, HandlerConfig, Late, OnDead, Order, Retry};
 pub use outbox::{OutboxConfig, TargetConfig, TargetKind};
 pub use problem::{ConfigError, Problem};
+pub use telemetry::TelemetryConfig;
 pub(crate) use units::duration;
