@@ -20,4 +20,5 @@ pub mod relay;
 pub mod source;
 pub mod store;
 pub mod systemd;
+pub mod telemetry;
 mod text;

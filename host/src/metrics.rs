@@ -21,6 +21,8 @@ const STAGES: &str = "hapax_stage_duration_seconds";
 const CPU: &str = "hapax_handler_cpu_seconds";
 const MEMORY: &str = "hapax_handler_memory_bytes";
 const COMPONENT: &str = "hapax_component_info";
+const SPANS_SENT: &str = "hapax_trace_spans_sent_total";
+const SPANS_DROPPED: &str = "hapax_trace_spans_dropped_total";
 
 /// What a metric is.
 #[derive(Clone, Copy, Debug)]
@@ -117,6 +119,18 @@ const ALL: &[(&str, Kind, Unit, &str)] = &[
         Unit::Count,
         "1 for the component that a handler runs, by its digest",
     ),
+    (
+        SPANS_SENT,
+        Kind::Counter,
+        Unit::Count,
+        "spans that the collector took",
+    ),
+    (
+        SPANS_DROPPED,
+        Kind::Counter,
+        Unit::Count,
+        "spans that were not sent, by reason",
+    ),
 ];
 
 /// Returns the name of every metric.
@@ -143,7 +157,35 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
             Kind::Histogram(_) => metrics::describe_histogram!(*name, *unit, *text),
         }
     }
+    // There from the start, so that the first one is an increase.
+    spans_sent(0);
+    for reason in [SpansDropped::QueueFull, SpansDropped::Collector] {
+        spans_dropped(reason, 0);
+    }
     Ok(handle)
+}
+
+/// Why spans were not sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum SpansDropped {
+    /// They found no room where they wait.
+    QueueFull,
+    /// The collector could not be reached, or refused them.
+    Collector,
+}
+
+/// Counts spans that the collector took.
+pub(crate) fn spans_sent(spans: usize) {
+    counter!(SPANS_SENT).increment(spans as u64);
+}
+
+/// Counts spans that were not sent.
+pub(crate) fn spans_dropped(reason: SpansDropped, spans: usize) {
+    let reason = match reason {
+        SpansDropped::QueueFull => "queue-full",
+        SpansDropped::Collector => "collector",
+    };
+    counter!(SPANS_DROPPED, "reason" => reason).increment(spans as u64);
 }
 
 /// Counts a call that met `limit`, as `hapax_limits_met_total` names it.
@@ -164,6 +206,27 @@ pub(crate) enum Stage {
     Commit,
     /// Answering the source.
     Ack,
+}
+
+impl Stage {
+    const ALL: [Self; 5] = [
+        Self::Begin,
+        Self::Claim,
+        Self::Handle,
+        Self::Commit,
+        Self::Ack,
+    ];
+
+    /// Returns its name, in metrics and in traces.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Begin => "begin",
+            Self::Claim => "claim",
+            Self::Handle => "handle",
+            Self::Commit => "commit",
+            Self::Ack => "ack",
+        }
+    }
 }
 
 /// What one handler measures. Where nothing is installed it does nothing.
@@ -190,7 +253,7 @@ impl HandlerMetrics {
             rolled_back: counter!(ROLLED_BACK, "handler" => name()),
             batch: histogram!(BATCH, "handler" => name()),
             // In the order of `Stage`.
-            stages: ["begin", "claim", "handle", "commit", "ack"].map(stage),
+            stages: Stage::ALL.map(|part| stage(part.as_str())),
             cpu: histogram!(CPU, "handler" => name()),
             memory: histogram!(MEMORY, "handler" => name()),
             handler: name(),

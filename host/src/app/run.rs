@@ -23,6 +23,8 @@ use crate::pipeline::{BatchObserver, Suspects};
 use crate::relay::{Relay, RelayedHandler};
 use crate::store::{Connection, SessionOptions, Store};
 use crate::systemd::Notifier;
+use crate::telemetry::{self, Telemetry};
+use crate::text::split_hint;
 
 /// How often counters are written to the store.
 const COUNTERS_INTERVAL: Duration = Duration::from_secs(1);
@@ -63,6 +65,7 @@ pub async fn run(
     if options.check_first {
         super::check(config).await?;
     }
+    let telemetry = send_traces(config)?;
     let components = load_components(config).await?;
     let store = open_store(config)?;
     let health = Arc::new(Health::default());
@@ -101,11 +104,42 @@ pub async fn run(
         &mut drain,
     )
     .await;
+    // The last thing: the spans of what was in hand.
+    if let Some(telemetry) = telemetry {
+        telemetry.flush().await;
+    }
     signal.abort();
     if let Some(notifying) = notifying {
         notifying.abort();
     }
     result
+}
+
+/// Has traces sent, if a collector is named.
+fn send_traces(config: &Config) -> Result<Option<Telemetry>, CommandError> {
+    let configured = config.telemetry.clone().unwrap_or_default();
+    let mut headers = Vec::with_capacity(configured.headers.len());
+    for (name, secret) in configured.headers {
+        let value = secret.read().map_err(|error| {
+            let text = error.to_string();
+            let (problem, hint) = split_hint(&text);
+            CommandError::new(
+                Exit::Configuration,
+                format!("`telemetry.headers.{name}`: {problem}"),
+                hint,
+            )
+        })?;
+        headers.push((name, value));
+    }
+    let settings = telemetry::Settings {
+        otlp: configured.otlp,
+        service_name: configured.service_name,
+        sample: configured.sample,
+        headers,
+        machine: host_name().to_owned(),
+    };
+    telemetry::install(&settings)
+        .map_err(|error| CommandError::new(Exit::Configuration, &error, Some(&error.hint)))
 }
 
 /// Listens at the admin address, if there is one.

@@ -13,6 +13,7 @@ use super::handler::{HandlerConfig, check_handler};
 use super::outbox::{OutboxConfig, TargetConfig, check_outbox, check_target};
 use super::problem::{ConfigError, Problem};
 use super::section::Section;
+use super::telemetry::{TelemetryConfig, check_telemetry};
 use crate::source::jetstream::Access;
 
 /// How long running batches may take to finish after SIGTERM.
@@ -43,6 +44,8 @@ pub struct Config {
     pub shutdown_grace: Duration,
     /// The address for operators and their tools, if there is one.
     pub admin: Option<AdminConfig>,
+    /// Where traces go, and which; `None` without the table.
+    pub telemetry: Option<TelemetryConfig>,
     /// Where compiled code is kept.
     pub cache: CacheConfig,
 }
@@ -198,6 +201,7 @@ fn is_override(name: &str) -> bool {
                 "OUTBOX_",
                 "ADMIN_",
                 "CACHE_",
+                "TELEMETRY_",
             ]
             .iter()
             .any(|table| rest.starts_with(table))
@@ -298,6 +302,9 @@ fn check(
         .section("cache")
         .map(|section| check_cache(folder, &section))
         .unwrap_or_default();
+    let telemetry = root
+        .section("telemetry")
+        .map(|section| check_telemetry(folder, section));
     let mut sources = BTreeMap::new();
     for (name, section) in root
         .section("sources")
@@ -363,6 +370,7 @@ fn check(
         shutdown_grace,
         admin,
         cache,
+        telemetry,
     })
 }
 

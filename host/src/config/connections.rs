@@ -123,7 +123,11 @@ fn secret(folder: &Path, section: &Section<'_>, key: &'static str) -> Option<Sec
             .secret_text(key)
             .map(|text| Secret::Text(text.to_owned()));
     }
-    let place = section.section(key)?;
+    secret_place(folder, section.section(key)?)
+}
+
+/// Reads the place of a secret: `{ env = "VARIABLE" }` or `{ file = "FILE" }`.
+pub(super) fn secret_place(folder: &Path, place: Section<'_>) -> Option<Secret> {
     let secret = match (place.text("env"), place.text("file")) {
         (Some(variable), None) => Some(Secret::Variable(variable.to_owned())),
         (None, Some(file)) => Some(Secret::File(folder.join(file))),

@@ -10,6 +10,7 @@ mod limits;
 mod outbox;
 mod problem;
 mod section;
+mod telemetry;
 mod units;
 
 pub use checked::{
@@ -18,4 +19,5 @@ pub use checked::{
 pub use handler::{Batch, ConflictPolicy, Dedup, HandlerConfig, Late, OnDead, Order, Retry};
 pub use outbox::{OutboxConfig, TargetConfig, TargetKind};
 pub use problem::{ConfigError, Problem};
+pub use telemetry::TelemetryConfig;
 pub(crate) use units::duration;

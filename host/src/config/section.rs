@@ -128,6 +128,25 @@ impl<'a> Section<'a> {
         }
     }
 
+    /// Returns the part at `key`, from 0 to 1.
+    pub(super) fn part(&self, key: &'static str) -> Option<f64> {
+        let part = match self.value(key)? {
+            Value::Float(number) => *number,
+            // 0 and 1 may lack the point; other whole numbers are refused with the rest.
+            Value::Integer(0) => 0.0,
+            Value::Integer(1) => 1.0,
+            other => {
+                self.wrong_type(key, "a number from 0 to 1", other);
+                return None;
+            }
+        };
+        if !(0.0..=1.0).contains(&part) {
+            self.problem(key, format!("`{part}` is not from 0 to 1"), None);
+            return None;
+        }
+        Some(part)
+    }
+
     /// Returns the duration at `key`, or `default`; it must be at least `least`.
     pub(super) fn duration(
         &self,
@@ -270,8 +289,13 @@ impl<'a> Section<'a> {
             .collect()
     }
 
-    /// Returns every entry of this table as it is, by name. Ends the reading of this one.
-    pub(super) fn entries(self) -> impl Iterator<Item = (&'a String, &'a Value)> {
+    /// Returns the table `table` that stands at `key`, whatever its name is.
+    pub(super) fn inner(&self, key: &str, table: &'a Table) -> Section<'a> {
+        Section::new(self.key(key), table, self.problems)
+    }
+
+    /// Returns every entry of this table as it is, by name. No key of it is unknown then.
+    pub(super) fn entries(&self) -> impl Iterator<Item = (&'a String, &'a Value)> {
         self.table.iter()
     }
 

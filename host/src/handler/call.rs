@@ -125,7 +125,7 @@ impl Handler {
                     delay: None,
                 },
                 published: Vec::new(),
-                log: LogLines::new(&self.options.name, message.id.as_str(), attempt),
+                log: LogLines::new(&self.options.name, message, attempt),
                 cpu: Duration::ZERO,
                 memory_bytes: 0,
                 executed: 0,
@@ -139,8 +139,7 @@ impl Handler {
             message_id: message.id.clone(),
             limiter: Limiter::new(limits.memory_bytes, limits.table_elements),
             outbox: Outbox::in_generation(generation, limits.outbox),
-            log: LogLines::new(&self.options.name, message.id.as_str(), attempt)
-                .bounded_to(limits.log_bytes),
+            log: LogLines::new(&self.options.name, message, attempt).bounded_to(limits.log_bytes),
             cursor_columns: HashMap::new(),
             sql_called: false,
             executed: 0,

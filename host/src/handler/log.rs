@@ -3,13 +3,17 @@
 //! **Invariant**: a call's lines have a bounded size, and no guest byte reaches the log unescaped.
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 
+use opentelemetry::trace::TraceId;
 use tracing::Level;
 
 use super::bindings::hapax::handler::{log, types};
 use super::limits::Limits;
 use super::state::State;
 use super::text;
+use crate::message::{Incoming, Message};
+use crate::telemetry::context;
 
 /// The most lines that are kept of one call.
 pub const LOG_LINES_MAX: usize = 1_000;
@@ -37,6 +41,9 @@ pub struct LogLine {
 pub struct LogLines {
     handler: String,
     message_id: String,
+    /// For the subject and the trace, which are looked at only if there are lines.
+    incoming: Option<Arc<Incoming>>,
+    trace_id: Option<TraceId>,
     attempt: u32,
     lines: Vec<LogLine>,
     bytes: usize,
@@ -46,10 +53,11 @@ pub struct LogLines {
 }
 
 impl LogLines {
-    pub(super) fn new(handler: &str, message_id: &str, attempt: u32) -> Self {
+    pub(super) fn new(handler: &str, message: &Message, attempt: u32) -> Self {
         Self {
             handler: handler.to_owned(),
-            message_id: text::one_line(message_id, MESSAGE_BYTES_MAX),
+            message_id: text::one_line(message.id.as_str(), MESSAGE_BYTES_MAX),
+            incoming: Some(Arc::clone(&message.incoming)),
             attempt,
             bytes_max: Limits::DEFAULT.log_bytes,
             ..Self::default()
@@ -59,6 +67,13 @@ impl LogLines {
     /// Keeps no more than `bytes_max` bytes of the lines.
     pub(super) fn bounded_to(mut self, bytes_max: usize) -> Self {
         self.bytes_max = bytes_max;
+        self
+    }
+
+    /// Says in which trace the call ran, where the message's own headers name none.
+    #[must_use]
+    pub fn in_trace(mut self, trace_id: Option<TraceId>) -> Self {
+        self.trace_id = trace_id;
         self
     }
 
@@ -113,13 +128,36 @@ impl LogLines {
         self.lines.push(line);
     }
 
+    /// Returns the message's subject, fit to be shown, if it has one.
+    pub(super) fn subject(&self) -> Option<String> {
+        let subject = &self.incoming.as_ref()?.subject;
+        (!subject.is_empty()).then(|| text::one_line(subject, MESSAGE_BYTES_MAX))
+    }
+
+    /// Returns the trace that the call belongs to, if it is known.
+    pub(super) fn trace_id(&self) -> Option<String> {
+        self.trace_id
+            .or_else(|| context::trace_id(&self.incoming.as_ref()?.headers))
+            .map(|id| id.to_string())
+    }
+
+    /// Returns the number of the run, from 1.
+    pub(super) fn attempt(&self) -> u32 {
+        self.attempt
+    }
+
     fn emit(&self, at: impl Fn(Level) -> Level) {
+        if self.lines.is_empty() && self.dropped == 0 {
+            return;
+        }
         let Self {
             handler,
             message_id,
             attempt,
             ..
         } = self;
+        let (subject, trace_id) = (self.subject(), self.trace_id());
+        let (subject, trace_id) = (subject.as_deref(), trace_id.as_deref());
         for line in &self.lines {
             let LogLine {
                 message, fields, ..
@@ -128,13 +166,23 @@ impl LogLines {
             macro_rules! emit {
                 ($level:ident) => {
                     if fields.is_empty() {
-                        tracing::event!(Level::$level, handler, message_id, attempt, "{message}")
+                        tracing::event!(
+                            Level::$level,
+                            handler,
+                            message_id,
+                            subject,
+                            attempt,
+                            trace_id,
+                            "{message}"
+                        )
                     } else {
                         tracing::event!(
                             Level::$level,
                             handler,
                             message_id,
+                            subject,
                             attempt,
+                            trace_id,
                             fields,
                             "{message}"
                         )
@@ -153,7 +201,9 @@ impl LogLines {
             tracing::warn!(
                 handler,
                 message_id,
+                subject,
                 attempt,
+                trace_id,
                 dropped = self.dropped,
                 hint = "log less, or raise `limits.log`",
                 "the handler logged more than is kept of one call"
@@ -184,10 +234,27 @@ impl log::Host for State {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::message::{MessageId, Position};
+
+    fn message(id: &str) -> Message {
+        Message {
+            id: MessageId::new(id).unwrap(),
+            source: "s".into(),
+            incoming: Arc::new(Incoming {
+                subject: String::new(),
+                headers: Vec::new(),
+                content_type: None,
+                payload: bytes::Bytes::new(),
+                published_at: None,
+                position: Position("1".into()),
+                queue_id: None,
+            }),
+        }
+    }
 
     #[test]
     fn lines_are_escaped_and_bounded() {
-        let mut log = LogLines::new("h", "id\n", 2);
+        let mut log = LogLines::new("h", &message("id\n"), 2);
         log.push(Level::INFO, "one\ntwo", &[("k".into(), "v\x1b".into())]);
         assert_eq!(log.message_id, "id\\n");
         assert_eq!(
@@ -207,7 +274,7 @@ mod tests {
 
     #[test]
     fn a_flood_of_long_lines_stays_within_the_bytes() {
-        let mut log = LogLines::new("h", "id", 1);
+        let mut log = LogLines::new("h", &message("id"), 1);
         let long = "\0".repeat(1 << 20);
         let fields = vec![(long.clone(), long.clone()); 100];
         for _ in 0..100 {
@@ -219,7 +286,7 @@ mod tests {
 
     #[test]
     fn the_last_words_are_an_error_that_nothing_follows() {
-        let mut log = LogLines::new("h", "id", 1);
+        let mut log = LogLines::new("h", &message("id"), 1);
         log.push(Level::ERROR, "panic: no", &[]);
         assert_eq!(log.last_words(), Some("panic: no"));
         log.push(Level::INFO, "went on", &[]);

@@ -56,6 +56,9 @@ impl State {
             tracing::info!(
                 handler = %self.options.name,
                 message_id = %self.message_id,
+                subject = self.log.subject(),
+                attempt = self.log.attempt(),
+                trace_id = self.log.trace_id(),
                 limit,
                 "a call met a limit: {}",
                 error.message

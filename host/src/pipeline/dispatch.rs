@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use super::HandlerContext;
 use super::lane::Lane;
 use super::order::Ready;
+use super::trace;
 use crate::config::HandlerConfig;
 use crate::fault;
 use crate::health::PULSE_INTERVAL;
@@ -161,7 +162,8 @@ pub async fn run(
             () = sleep_until(source_pause), if source_pause.is_some() => source_pause = None,
             // `Source::next` says that dropping it loses nothing.
             fetched = source.next(room), if room > 0 && source_pause.is_none() => match fetched {
-                Ok(deliveries) => {
+                Ok(mut deliveries) => {
+                    trace::fetched(&mut deliveries);
                     if let Stop::WhenIdle(seat) = &stop {
                         seat.busy();
                     }

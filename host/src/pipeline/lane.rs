@@ -21,6 +21,7 @@ use super::suspect::apart;
 use crate::message::{ComponentDigest, Message, ShortHash};
 use crate::source::Delivery;
 use crate::store::{Connection, MarkedFailure, PutOff, SessionOptions, StoreError};
+use crate::telemetry::context::trace_id;
 use crate::text::one_line;
 
 /// The longest wait for a lock: above it a claim counts as in flight elsewhere.
@@ -390,6 +391,7 @@ impl Lane {
             subject = %one_line(&member.message.incoming.subject),
             attempt,
             attempts = retry.attempts,
+            trace_id = trace_id(&member.message.incoming.headers).map(tracing::field::display),
             class = %failure.class,
             reason = %one_line(&failure.reason),
             wait = ?wait,

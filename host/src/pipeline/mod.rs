@@ -8,6 +8,7 @@ mod batch;
 mod counters;
 mod dispatch;
 mod lane;
+mod logged;
 mod observer;
 mod order;
 mod outage;
@@ -17,6 +18,7 @@ mod process;
 mod replay;
 mod suspect;
 mod too_old;
+mod trace;
 mod waiting;
 
 use std::collections::HashSet;
@@ -32,6 +34,7 @@ use crate::message::{ComponentDigest, FailureClass, Header, Message};
 use crate::metrics::HandlerMetrics;
 use crate::relay::RelayWaker;
 use crate::store::{Baton, OutboxRow, Store, StoreError, Tx};
+use crate::telemetry::context::caused_by;
 use batch::{BatchSizes, Took};
 use outage::OutageLog;
 use process::Member;
@@ -40,20 +43,6 @@ pub use counters::LiveCounters;
 pub use dispatch::{LaneDied, Stop, in_hand_max, run};
 pub use observer::{BatchObserver, SettledBatch};
 pub use suspect::Suspects;
-
-/// The header that carries a trace on (W3C Trace Context).
-const TRACEPARENT: &str = "traceparent";
-
-/// Adds the incoming message's trace to a published one's headers, unless the handler gave one.
-fn traced(mut headers: Vec<Header>, traceparent: Option<&Header>) -> Vec<Header> {
-    let is_traced = |header: &Header| header.name.eq_ignore_ascii_case(TRACEPARENT);
-    if let Some(traceparent) = traceparent
-        && !headers.iter().any(is_traced)
-    {
-        headers.push(traceparent.clone());
-    }
-    headers
-}
 
 /// What every lane of a handler knows.
 #[derive(Debug)]
@@ -305,19 +294,15 @@ impl HandlerContext {
         self.config.conflict == ConflictPolicy::Ignore
     }
 
+    /// Makes rows of what a message published; `cause` holds the headers that name what caused it.
     fn outbox_rows(
         &self,
         message: &Message,
         published: Vec<Outgoing>,
+        cause: Vec<Header>,
     ) -> impl Iterator<Item = OutboxRow> {
         let consumer = self.consumer.clone();
         let message_id = message.id.clone();
-        let traceparent = message
-            .incoming
-            .headers
-            .iter()
-            .find(|header| header.name.eq_ignore_ascii_case(TRACEPARENT))
-            .cloned();
         published.into_iter().map(move |outgoing| OutboxRow {
             id: outgoing.id,
             consumer: consumer.clone(),
@@ -326,29 +311,10 @@ impl HandlerContext {
             target: outgoing.target,
             subject: outgoing.subject,
             key: outgoing.key,
-            headers: traced(outgoing.headers, traceparent.as_ref()),
+            headers: caused_by(outgoing.headers, &cause),
             content_type: outgoing.content_type,
             payload: outgoing.payload,
             not_before: outgoing.not_before,
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_trace_goes_on_unless_the_handler_gives_one() {
-        let header = |name: &str, value: &str| Header {
-            name: name.to_owned(),
-            value: bytes::Bytes::copy_from_slice(value.as_bytes()),
-        };
-        let incoming = header("Traceparent", "00-a-b-01");
-        let passed = traced(vec![header("x", "y")], Some(&incoming));
-        assert_eq!(passed, [header("x", "y"), incoming.clone()]);
-        let own = vec![header("traceparent", "00-c-d-01")];
-        assert_eq!(traced(own.clone(), Some(&incoming)), own);
-        assert_eq!(traced(own.clone(), None), own);
     }
 }

@@ -128,6 +128,8 @@ pub(super) async fn park(
                 subject = %crate::text::one_line(&delivery.incoming.subject),
                 position = %delivery.incoming.position,
                 attempt,
+                trace_id = crate::telemetry::context::trace_id(&delivery.incoming.headers)
+                    .map(tracing::field::display),
                 class = %failure.class,
                 reason = %crate::text::one_line(&failure.reason),
                 "dead letter"

@@ -6,7 +6,9 @@
 use std::time::Duration;
 
 use super::batch::Took;
+use super::logged::RunLogs;
 use super::policy::{Failure, Outcome, classify};
+use super::trace::RunTrace;
 use super::{HandlerContext, order};
 use crate::fault;
 use crate::message::{ComponentDigest, Message, ShortHash};
@@ -93,6 +95,7 @@ pub(crate) async fn process(
     mut batch: Vec<Member>,
 ) -> (Option<Connection>, Processed) {
     let mut stages = Stages::begin();
+    let mut trace = RunTrace::begin(handler);
     // Begin: batches of one handler never overlap, or they would deadlock.
     let baton = handler.baton_of(&batch);
     let turn = handler.turn(baton).await;
@@ -105,6 +108,7 @@ pub(crate) async fn process(
     };
     let mut took = Took::begin(batch.len());
     stages.ends(Stage::Begin);
+    trace.ends(Stage::Begin);
 
     // A queue's rows are taken here, and come back if the transaction does not commit. What another host has in hand
     // is its own.
@@ -122,21 +126,25 @@ pub(crate) async fn process(
         Err(why) => return (tx.rollback().await, Processed::Again { batch, why }),
     }
 
+    trace.has(&mut batch);
+
     // Claim. What is too old to tell whether it was processed is buried here, and counts as claimed elsewhere.
     let (claims, too_old) = match handler.claim(&mut tx, &batch, digest).await {
         Ok(claims) => claims,
         Err(why) => return (tx.rollback().await, Processed::Again { batch, why }),
     };
     stages.ends(Stage::Claim);
+    trace.ends(Stage::Claim);
     fault::point("after-claim");
 
     // Handle what is neither a duplicate nor in conflict.
     let mut outbox: Vec<OutboxRow> = Vec::new();
-    let mut logs = Vec::new();
+    let mut logs = RunLogs::default();
     let mut conflicts = 0;
     let calls = fault::Calls::begin();
     for (index, claim) in claims.into_iter().enumerate() {
         let member = &batch[index];
+        trace.claimed(index, &claim);
         let attempt = match claim {
             Claim::Fresh { attempt } => attempt,
             Claim::Duplicate { .. } => continue,
@@ -157,21 +165,24 @@ pub(crate) async fn process(
             return (tx.rollback().await, Processed::TooLong { batch, fitting });
         }
         calls.note(member.message.id.as_str(), attempt);
+        trace.calls(index);
         let called = handler
             .call(&component, tx, member, attempt, &mut took)
             .await;
         fault::point_of("after-handler", &member.message.id);
-        match classify(&called) {
+        let outcome = classify(&called);
+        trace.called(index, &called, &outcome);
+        logs.push(called.log.in_trace(trace.own_trace(index)));
+        match outcome {
+            Outcome::Commit if called.published.is_empty() => {}
             Outcome::Commit => {
-                outbox.extend(handler.outbox_rows(&member.message, called.published));
-                logs.push(called.log);
+                let cause = trace.cause(index, &member.message);
+                outbox.extend(handler.outbox_rows(&member.message, called.published, cause));
             }
             Outcome::Again(why) => {
-                called.log.emit_rolled_back();
                 return (roll_back(called.tx).await, Processed::Again { batch, why });
             }
             Outcome::Failed(failure) => {
-                called.log.emit_rolled_back();
                 let index = Some(index);
                 return (
                     roll_back(called.tx).await,
@@ -199,6 +210,7 @@ pub(crate) async fn process(
     }
 
     stages.ends(Stage::Handle);
+    trace.ends(Stage::Handle);
 
     // Commit: the effects, the outbox rows and the claims together, or none of them.
     // Rows of the host's own are written by the login, after what the handlers left behind was found to be in order.
@@ -226,24 +238,28 @@ pub(crate) async fn process(
     fault::point("after-commit");
     took.committed();
     stages.ends(Stage::Commit);
+    trace.ends(Stage::Commit);
+    trace.committed();
     // The locks are gone: the next batch may begin while this one is acknowledged.
     drop(turn);
     handler.batch_committed(&took, too_old, conflicts);
     handler.wake_relay(&outbox);
-    for log in logs {
-        log.emit_committed();
-    }
+    logs.committed();
 
     // Ack.
-    for member in batch {
+    for (index, member) in batch.into_iter().enumerate() {
         fault::point_of("before-ack", &member.message.id);
-        if let Err(error) = member.answer(&committed).await {
+        trace.answers(index);
+        let answered = member.answer(&committed).await;
+        trace.answered(index, answered.as_ref().err());
+        if let Err(error) = answered {
             // Nothing is lost: the source delivers it again, and the claim finds it a duplicate.
             tracing::warn!(handler = %handler.name, %error, "could not acknowledge");
         }
         fault::point("after-ack");
     }
     stages.ends(Stage::Ack);
+    trace.ends(Stage::Ack);
     stages.tell(&handler.metrics);
     (connection, Processed::Settled)
 }

@@ -9,6 +9,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use super::target::{Sent, Target};
+use super::trace::PublishSpan;
 use super::{RelayedHandler, Shared};
 use crate::fault;
 use crate::idle::Seat;
@@ -215,10 +216,11 @@ impl Lane {
         self.shared.board.busy();
         let count = taken.messages.len();
         let has_keys = taken.messages.iter().any(|message| message.key.is_some());
-        let marks = self.publish(index, taken.messages).await;
+        let (marks, spans) = self.publish(index, taken.messages).await;
         let is_moved = marks != OutboxMarks::default();
         fault::point("relay-before-mark");
         self.connection().await?.settle_outbox(&marks).await?;
+        spans.into_iter().for_each(PublishSpan::published);
         fault::point("relay-after-mark");
         // A queue has something to look for.
         self.shared.board.busy();
@@ -242,7 +244,13 @@ impl Lane {
     }
 
     /// Publishes rows: those of one key one after the other, until one fails.
-    async fn publish(&self, index: usize, messages: Vec<OutboxMessage>) -> OutboxMarks {
+    ///
+    /// Returns, too, the spans of those that leave with their mark.
+    async fn publish(
+        &self,
+        index: usize,
+        messages: Vec<OutboxMessage>,
+    ) -> (OutboxMarks, Vec<PublishSpan>) {
         let handler = &self.handlers[index].handler;
         let mut chains: Vec<Vec<OutboxMessage>> = Vec::new();
         let mut of_keys: BTreeMap<String, usize> = BTreeMap::new();
@@ -269,7 +277,9 @@ impl Lane {
         .collect::<Vec<_>>()
         .await;
         let mut all = OutboxMarks::default();
-        for mut some in marks {
+        let mut spans = Vec::new();
+        for (mut some, mut of_chain) in marks {
+            spans.append(&mut of_chain);
             all.published.append(&mut some.published);
             all.enqueued.append(&mut some.enqueued);
             all.failed.append(&mut some.failed);
@@ -277,7 +287,7 @@ impl Lane {
         }
         // In the order in which they were written.
         all.enqueued.sort_by_key(|(_, number)| *number);
-        all
+        (all, spans)
     }
 
     async fn publish_chain(
@@ -285,8 +295,9 @@ impl Lane {
         handler: &RelayedHandler,
         chain: Vec<OutboxMessage>,
         until: Instant,
-    ) -> OutboxMarks {
+    ) -> (OutboxMarks, Vec<PublishSpan>) {
         let mut marks = OutboxMarks::default();
+        let mut spans = Vec::new();
         for message in chain {
             if Instant::now() >= until {
                 break;
@@ -297,12 +308,20 @@ impl Lane {
                 break;
             };
             let (number, id, attempts) = (message.number, message.id.clone(), message.attempts);
+            let span = PublishSpan::begin(&handler.name, target, &message);
             fault::point("relay-before-publish");
             match target.send(message).await {
-                Sent::Published => marks.published.push(number),
-                Sent::Queue(queue) => marks.enqueued.push((queue, number)),
+                Sent::Published => {
+                    span.published();
+                    marks.published.push(number);
+                }
+                Sent::Queue(queue) => {
+                    spans.push(span);
+                    marks.enqueued.push((queue, number));
+                }
                 Sent::Unavailable => break,
                 Sent::Failed(why) => {
+                    span.failed(&why);
                     let failed = attempts + 1;
                     if failed >= self.shared.settings.retry.attempts {
                         self.park(handler, &mut marks, number, &id, why);
@@ -317,13 +336,14 @@ impl Lane {
                     break;
                 }
                 Sent::Refused(why) => {
+                    span.failed(&why);
                     self.park(handler, &mut marks, number, &id, why);
                     continue;
                 }
             }
             fault::point("relay-after-publish");
         }
-        marks
+        (marks, spans)
     }
 
     fn park(

@@ -9,6 +9,7 @@
 
 mod lane;
 mod target;
+mod trace;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -75,6 +75,19 @@ impl Target {
         }
     }
 
+    /// Returns its name in the configuration.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns what holds its messages, as traces call it.
+    pub(super) fn system(&self) -> &'static str {
+        match self.kind {
+            Kind::Queue { .. } => "hapax",
+            Kind::JetStream { .. } => "nats",
+        }
+    }
+
     /// True if rows can be sent to it now.
     pub(super) fn is_open(&self) -> bool {
         match &self.kind {

@@ -12,7 +12,7 @@ pub mod queue;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use crate::health::Part;
 use crate::message::{Carried, Incoming, MessageId};
@@ -117,6 +117,8 @@ pub struct Delivery {
     pub(crate) order_key: Option<Arc<str>>,
     /// Set if hapax carried the message itself. `incoming` then has the position and time of the source that delivered it first.
     pub carried: Option<Carried>,
+    /// When the source handed it over; only where that is traced, and until its first run.
+    pub(crate) fetched_at: Option<SystemTime>,
     answer: Box<dyn Answer>,
 }
 
@@ -148,6 +150,7 @@ impl Delivery {
             place,
             order_key: None,
             carried: None,
+            fetched_at: None,
             answer,
         }
     }

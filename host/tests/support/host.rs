@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 /// How long anything may take before a test gives up on it.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Returns a command that runs `hapax` with nothing of this process's `HAPAX_*` variables.
+/// Returns a command that runs `hapax` with nothing of this process's `HAPAX_*` and `OTEL_*` variables.
 pub fn hapax() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hapax"));
     for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("HAPAX_") {
+        let text = name.to_string_lossy();
+        if text.starts_with("HAPAX_") || text.starts_with("OTEL_") {
             command.env_remove(name);
         }
     }
