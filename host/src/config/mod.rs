@@ -3,6 +3,7 @@
 //! **Invariant**: nothing outside this room knows TOML, and nothing inside does I/O but reading the file itself.
 //! **Invariant**: one reading reports every problem, each with the file and the key.
 
+mod admin;
 mod checked;
 mod connections;
 mod handler;
@@ -12,7 +13,8 @@ mod problem;
 mod section;
 mod units;
 
-pub use checked::{AdminConfig, Config, JetStreamConfig, SourceConfig, SourceKind, StoreConfig};
+pub use admin::{AdminConfig, check_token};
+pub use checked::{Config, JetStreamConfig, SourceConfig, SourceKind, StoreConfig};
 pub use handler::{Batch, ConflictPolicy, Dedup, HandlerConfig, Late, OnDead, Order, Retry};
 pub use outbox::{OutboxConfig, TargetConfig, TargetKind};
 pub use problem::{ConfigError, Problem};

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use crate::health::Part;
 use crate::message::{Carried, Incoming, MessageId};
+use crate::metrics::InFlight;
 use crate::store::{Parked, Settled};
 
 /// How often a message may be delivered before it is a suspect: a host may have died of it. Twice happens to the innocent:
@@ -117,6 +118,8 @@ pub struct Delivery {
     pub(crate) order_key: Option<Arc<str>>,
     /// Set if hapax carried the message itself. `incoming` then has the position and time of the source that delivered it first.
     pub carried: Option<Carried>,
+    /// Counted as long as it is in hand.
+    in_flight: Option<InFlight>,
     answer: Box<dyn Answer>,
 }
 
@@ -148,6 +151,7 @@ impl Delivery {
             place,
             order_key: None,
             carried: None,
+            in_flight: None,
             answer,
         }
     }
@@ -161,6 +165,12 @@ impl Delivery {
     /// Says that hapax carried the message itself.
     pub(crate) fn carried_from(mut self, carried: Option<Carried>) -> Self {
         self.carried = carried;
+        self
+    }
+
+    /// Counts it as in hand, until it is answered or dropped.
+    pub(crate) fn counted_as(mut self, in_flight: InFlight) -> Self {
+        self.in_flight = Some(in_flight);
         self
     }
 
