@@ -192,11 +192,7 @@ struct ConfigFile {
 
 impl ConfigFile {
     fn load(&self) -> Result<Config, CommandError> {
-        // A variable that is not UTF-8 can't be an override.
-        let environment = std::env::vars_os().filter_map(|(name, value)| {
-            Some((name.into_string().ok()?, value.into_string().ok()?))
-        });
-        Ok(Config::load(&self.config, environment)?)
+        Ok(Config::load_here(&self.config)?)
     }
 }
 

@@ -30,11 +30,23 @@ impl From<Exit> for std::process::ExitCode {
     }
 }
 
+/// What else is known of why a command failed, for those who branch on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// What was named is not there.
+    NotThere,
+    /// It could be done, but not now or not like this.
+    Refused,
+    /// The database or the broker can't be reached, or is busy: the same may succeed later.
+    Unavailable,
+}
+
 /// Why a command did not do what it was asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommandError {
     /// With which code the process ends.
     pub exit: Exit,
+    cause: Option<Cause>,
     /// One or more `error:` lines, each with its `hint:` line.
     text: String,
 }
@@ -47,15 +59,32 @@ impl CommandError {
             text.push_str("\nhint: ");
             text.push_str(hint);
         }
-        Self { exit, text }
+        Self {
+            exit,
+            cause: None,
+            text,
+        }
+    }
+
+    /// Says what else is known of why.
+    #[must_use]
+    pub(crate) fn because(mut self, cause: Cause) -> Self {
+        self.cause = Some(cause);
+        self
+    }
+
+    /// Returns what else is known of why.
+    pub(crate) fn cause(&self) -> Option<Cause> {
+        self.cause
     }
 
     /// Puts several errors together; the first one's code counts. `None` if there are none.
     pub fn all(errors: Vec<Self>) -> Option<Self> {
-        let exit = errors.first()?.exit;
+        let (exit, cause) = errors.first().map(|first| (first.exit, first.cause))?;
         let texts: Vec<String> = errors.into_iter().map(|error| error.text).collect();
         Some(Self {
             exit,
+            cause,
             text: texts.join("\n"),
         })
     }
@@ -97,12 +126,14 @@ impl CommandError {
                 Exit::Failed,
                 format!("{doing}: {why}"),
                 Some("check `store.url` in the configuration, and that the database runs"),
-            ),
+            )
+            .because(Cause::Unavailable),
             StoreError::Busy(_) => Self::new(
                 Exit::Failed,
                 format!("{doing}: {error}"),
                 Some("try again; if it stays like that, look for a transaction that does not end"),
-            ),
+            )
+            .because(Cause::Unavailable),
             StoreError::Refused(_) => Self::new(Exit::Failed, format!("{doing}: {error}"), None),
         }
     }
@@ -114,7 +145,8 @@ impl CommandError {
                 Exit::Failed,
                 format!("source `{name}` cannot be reached: {why}"),
                 Some("check the source's `url` in the configuration, and that the server runs"),
-            ),
+            )
+            .because(Cause::Unavailable),
             SourceError::Unusable(why) => {
                 Self::new(Exit::Configuration, format!("source `{name}`: {why}"), None)
             }
@@ -135,6 +167,7 @@ impl From<ConfigError> for CommandError {
     fn from(error: ConfigError) -> Self {
         Self {
             exit: Exit::Configuration,
+            cause: None,
             text: error.to_string(),
         }
     }

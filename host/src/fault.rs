@@ -31,6 +31,9 @@ pub const POINTS: [&str; 8] = [
 /// Where `hapax rewind` can die: between the end of the old durable and the new one.
 const POINT_REWIND: &str = "rewind";
 
+/// Where a request at the admin address can be made to panic: before its route.
+pub(crate) const POINT_ADMIN: &str = "admin-request";
+
 /// The relay's points, in the order in which what a handler published passes them.
 pub const RELAY_POINTS: [&str; 4] = [
     "relay-before-publish",
@@ -84,7 +87,10 @@ pub fn arm_from_environment() -> Result<(), String> {
                     }
                 },
             };
-            if !POINTS.contains(&point) && !RELAY_POINTS.contains(&point) && point != POINT_REWIND {
+            if !POINTS.contains(&point)
+                && !RELAY_POINTS.contains(&point)
+                && ![POINT_REWIND, POINT_ADMIN].contains(&point)
+            {
                 return Err(format!(
                     "`HAPAX_FAULT_POINT`: there is no point `{point}`; the points are {}, {}",
                     POINTS.join(", "),

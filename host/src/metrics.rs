@@ -3,8 +3,11 @@
 //! **Invariant**: labels are names of the configuration, digests and closed sets of words; nothing out of a message, which could
 //! make any number of them.
 
+mod gauges;
+
 use std::time::{Duration, Instant};
 
+pub(crate) use gauges::{Asked, InFlight, InHand, OpenSession, claims_asked, measure_process};
 use metrics::{Counter, Gauge, Histogram, Unit, counter, gauge, histogram};
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 
@@ -21,6 +24,21 @@ const STAGES: &str = "hapax_stage_duration_seconds";
 const CPU: &str = "hapax_handler_cpu_seconds";
 const MEMORY: &str = "hapax_handler_memory_bytes";
 const COMPONENT: &str = "hapax_component_info";
+const IN_FLIGHT: &str = "hapax_messages_in_flight";
+const BACKLOG: &str = "hapax_backlog_messages";
+const OLDEST: &str = "hapax_oldest_pending_seconds";
+const DEAD_LETTERS: &str = "hapax_dead_letters";
+const UNPUBLISHED: &str = "hapax_outbox_unpublished_messages";
+const PARKED: &str = "hapax_outbox_parked_messages";
+const OUTBOX_OLDEST: &str = "hapax_outbox_oldest_seconds";
+const SESSIONS: &str = "hapax_database_sessions";
+const CLAIMS_ROWS: &str = "hapax_claims";
+const CLAIMS_BYTES: &str = "hapax_claims_bytes";
+const BUILD: &str = "hapax_build_info";
+
+const PROCESS_CPU: &str = "process_cpu_seconds_total";
+const PROCESS_MEMORY: &str = "process_resident_memory_bytes";
+const PROCESS_FILES: &str = "process_open_fds";
 const SPANS_SENT: &str = "hapax_trace_spans_sent_total";
 const SPANS_DROPPED: &str = "hapax_trace_spans_dropped_total";
 
@@ -120,6 +138,90 @@ const ALL: &[(&str, Kind, Unit, &str)] = &[
         "1 for the component that a handler runs, by its digest",
     ),
     (
+        IN_FLIGHT,
+        Kind::Gauge,
+        Unit::Count,
+        "messages that this host has in hand: delivered to it and not answered yet",
+    ),
+    (
+        BACKLOG,
+        Kind::Gauge,
+        Unit::Count,
+        "messages that wait in the source or are carried by hapax, on all hosts together",
+    ),
+    (
+        OLDEST,
+        Kind::Gauge,
+        Unit::Seconds,
+        "since when the oldest of them waits; 0 if there is none",
+    ),
+    (
+        DEAD_LETTERS,
+        Kind::Gauge,
+        Unit::Count,
+        "dead letters of the consumer that are in the store",
+    ),
+    (
+        UNPUBLISHED,
+        Kind::Gauge,
+        Unit::Count,
+        "what the handler published and has not left",
+    ),
+    (
+        PARKED,
+        Kind::Gauge,
+        Unit::Count,
+        "what the handler published and was given up on",
+    ),
+    (
+        OUTBOX_OLDEST,
+        Kind::Gauge,
+        Unit::Seconds,
+        "for how long the oldest published message should have left; 0 if there is none",
+    ),
+    (
+        SESSIONS,
+        Kind::Gauge,
+        Unit::Count,
+        "sessions that this host has open with the database, by what they are for",
+    ),
+    (
+        CLAIMS_ROWS,
+        Kind::Gauge,
+        Unit::Count,
+        "claims of all consumers; of a large table an estimate",
+    ),
+    (
+        CLAIMS_BYTES,
+        Kind::Gauge,
+        Unit::Bytes,
+        "size of the claims table with its indexes",
+    ),
+    (
+        BUILD,
+        Kind::Gauge,
+        Unit::Count,
+        "1 for the version of hapax that runs",
+    ),
+    (
+        PROCESS_CPU,
+        Kind::Counter,
+        Unit::Count,
+        "processor time of the process, in whole seconds",
+    ),
+    (
+        PROCESS_MEMORY,
+        Kind::Gauge,
+        Unit::Bytes,
+        "resident memory of the process",
+    ),
+    (
+        PROCESS_FILES,
+        Kind::Gauge,
+        Unit::Count,
+        "files and connections that the process has open",
+    ),
+    (
         SPANS_SENT,
         Kind::Counter,
         Unit::Count,
@@ -157,6 +259,7 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
             Kind::Histogram(_) => metrics::describe_histogram!(*name, *unit, *text),
         }
     }
+    gauge!(BUILD, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
     // There from the start, so that the first one is an increase.
     spans_sent(0);
     for reason in [SpansDropped::QueueFull, SpansDropped::Collector] {

@@ -1,38 +1,78 @@
-//! The address for operators and their tools: `/healthz`, `/readyz` and `/metrics`.
+//! The address for operators and their tools: health, metrics, and all that the command line does, as JSON.
 //!
-//! **Invariant**: nothing here changes anything, and no answer holds a secret.
+//! A door like `cli`: its routes read what is asked, call the same commands of `app`, and answer with the same objects. One file a
+//! subject, each with its table of routes.
+//!
+//! **Invariant**: no answer holds a secret, and no request is served that may not ask (`access.rs`).
+//! **Invariant**: what is asked here never takes a lane, a connection or a lock of the pipeline's.
 
+mod access;
+mod answer;
+mod body;
+mod check;
+mod dead_letters;
 mod health;
 mod metrics;
+mod outbox;
+mod prune;
+mod rewind;
+mod routes;
+mod send;
+mod server;
+mod status;
+mod work;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
+pub use access::Token;
 use metrics_exporter_prometheus::PrometheusHandle;
+pub use routes::{Route, routes};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
+use crate::config::Config;
 use crate::health::Health;
+use access::Access;
+use work::Bounds;
 
 /// How often measured values are put into their buckets.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 
 /// What the answers are made from.
 #[derive(Clone)]
-pub struct AdminState {
+pub struct AdminRooms {
+    /// What the host runs with.
+    pub config: Arc<Config>,
     /// Whether the host is ready.
     pub health: Arc<Health>,
     /// What it measures.
     pub metrics: PrometheusHandle,
+    /// What those who ask have to know.
+    pub token: Option<Token>,
 }
 
-impl std::fmt::Debug for AdminState {
+impl std::fmt::Debug for AdminRooms {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("AdminState")
+        f.debug_struct("AdminRooms")
             .field("health", &self.health)
             .finish_non_exhaustive()
+    }
+}
+
+/// What every route is handed.
+#[derive(Clone, Debug)]
+pub(crate) struct AdminState {
+    rooms: AdminRooms,
+    access: Access,
+    bounds: Bounds,
+}
+
+impl AdminState {
+    /// Returns the configuration that is in force.
+    fn config(&self) -> Arc<Config> {
+        Arc::clone(&self.rooms.config)
     }
 }
 
@@ -46,14 +86,14 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// Listens at `address`.
+    /// Listens at `address`. Beyond this machine nobody is served without the token.
     ///
     /// # Errors
     /// What the system says: the port is in use, or may not be used.
-    pub async fn listen(address: SocketAddr, state: AdminState) -> std::io::Result<Self> {
+    pub async fn listen(address: SocketAddr, rooms: AdminRooms) -> std::io::Result<Self> {
         let listener = TcpListener::bind(address).await?;
         let address = listener.local_addr()?;
-        let measured = state.metrics.clone();
+        let measured = rooms.metrics.clone();
         let keeping = tokio::spawn(async move {
             // What was recorded is kept whole until then, whether anybody asks for it or not.
             loop {
@@ -61,11 +101,12 @@ impl Admin {
                 measured.run_upkeep();
             }
         });
-        let serving = tokio::spawn(async move {
-            if let Err(error) = axum::serve(listener, routes(state)).await {
-                tracing::error!(%error, "the admin address is not served any more");
-            }
-        });
+        let state = AdminState {
+            access: Access::new(address, rooms.token.clone()),
+            rooms,
+            bounds: Bounds::default(),
+        };
+        let serving = tokio::spawn(server::serve(listener, routes::router(state)));
         Ok(Self {
             address,
             serving,
@@ -79,12 +120,4 @@ impl Drop for Admin {
         self.serving.abort();
         self.keeping.abort();
     }
-}
-
-/// One file a subject; each has a router of its own.
-fn routes(state: AdminState) -> Router {
-    Router::new()
-        .merge(health::routes())
-        .merge(metrics::routes())
-        .with_state(state)
 }

@@ -2,9 +2,11 @@
 //!
 //! **Invariant**: only this room sees all others.
 
+mod admin;
 mod check;
 mod dead_letters;
 mod demo;
+mod gauges;
 mod handler_migrations;
 mod inspect;
 mod outbox;
@@ -28,14 +30,17 @@ pub use check::{
 };
 pub use dead_letters::{
     DeadLetters, Imported, LetterGroup, LetterSelection, ListedLetter, Record, Refusal, Replayed,
-    ShownLetter, not_there,
+    ShownLetter, moment_text, not_there, said as letters_said, told as letters_told,
 };
 pub use demo::{DemoOptions, DemoProgress, DemoReport, Kill, demo};
 pub use inspect::{InspectedFile, InspectedRefusal, inspect};
-pub use outbox::{Outbox, OutboxSelection, Stranded, not_there as not_in_the_outbox};
+pub use outbox::{
+    Outbox, OutboxSelection, Stranded, not_there as not_in_the_outbox, state as outbox_state,
+    told as outbox_told,
+};
 pub use prune::{PruneOptions, PruneProgress, Pruned, prune};
 pub use reconcile::Unreconciled;
-pub use rewind::{Rewind, RewindTold};
+pub use rewind::{Rewind, RewindTold, place as rewind_place};
 pub use run::{RunOptions, run};
 pub use send::{Envelope, Line, NewMessage, Next, Sent, send};
 pub use status::{ClaimsStatus, HandlerStatus, OutboxStatus, Status, status};
@@ -45,7 +50,7 @@ pub use supervisor::{
 pub use watch::{Reread, Watching};
 
 use crate::config::{Config, HandlerConfig, JetStreamConfig};
-use crate::exit::{CommandError, Exit};
+use crate::exit::{Cause, CommandError, Exit};
 use crate::pipeline::in_hand_max;
 pub use crate::pipeline::{BatchObserver, SettledBatch};
 use crate::source::jetstream::{JetStreamOptions, Start};
@@ -83,6 +88,7 @@ fn handler_named<'a>(config: &'a Config, name: &str) -> Result<&'a HandlerConfig
             format!("there is no handler `{name}`"),
             Some(&hint),
         )
+        .because(Cause::NotThere)
     })
 }
 

@@ -2,6 +2,8 @@
 //!
 //! **Invariant**: nothing here publishes: a row that is to leave again is marked, and `hapax run` takes it.
 
+pub mod told;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -9,7 +11,7 @@ use serde::Serialize;
 
 use super::{connect_and_migrate, open_store, own_session};
 use crate::config::{Config, HandlerConfig, TargetConfig};
-use crate::exit::{CommandError, Exit};
+use crate::exit::{Cause, CommandError, Exit};
 use crate::store::{
     Connection, OutboxFilter, OutboxQuery, OutboxState, SessionOptions, Store, StoreError,
     StoredOutboxRow,
@@ -296,4 +298,19 @@ pub fn not_there(number: i64) -> CommandError {
         format!("there is no message {number} in the outbox"),
         Some("`hapax outbox list` shows the numbers; published ones go after `outbox.keep`"),
     )
+    .because(Cause::NotThere)
+}
+
+/// Reads how a published message stands.
+///
+/// # Errors
+/// What the states are.
+pub fn state(text: &str) -> Result<OutboxState, String> {
+    OutboxState::named(text).ok_or_else(|| {
+        let words: Vec<&str> = OutboxState::ALL
+            .iter()
+            .map(|state| state.as_str())
+            .collect();
+        format!("the states are {}", words.join(", "))
+    })
 }

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 use super::{connect_and_migrate, open_store, own_session};
 use crate::config::Config;
-use crate::exit::{CommandError, Exit};
+use crate::exit::{Cause, CommandError, Exit};
 use crate::store::{
     Connection, Leftover, PRUNE_BATCH_MAX, PruneCursor, PrunedBatch, SessionOptions, Store,
     StoreError, claims_go_after,
@@ -210,7 +210,7 @@ pub struct Pruned {
 }
 
 /// What `hapax prune` has done so far, and how much there is.
-pub type PruneProgress<'a> = &'a mut dyn FnMut(&str, u64, u64);
+pub type PruneProgress<'a> = &'a mut (dyn FnMut(&str, u64, u64) + Send);
 
 /// Prunes now, or says what would be pruned.
 ///
@@ -245,7 +245,8 @@ pub async fn prune(
             Some(
                 "there is nothing to do: hosts prune by themselves; `--dry-run` tells what is left",
             ),
-        ));
+        )
+        .because(Cause::Refused));
     }
     let mut all = Vec::new();
     for (handler, consumer, window) in &rules.windows {

@@ -7,7 +7,8 @@ use serde::Serialize;
 use super::reconcile::{self, Trouble};
 use super::{connect_and_migrate, handler_named, jetstream_options, open_store};
 use crate::config::{Config, Dedup, HandlerConfig, Late, SourceKind};
-use crate::exit::{CommandError, Exit};
+use crate::exit::{Cause, CommandError, Exit};
+use crate::message::Instant;
 use crate::source::jetstream::{Acknowledged, RewindPlan, RewindTo, Rewinder};
 use crate::store::{Connection, instant_to_text};
 use crate::text::span;
@@ -187,5 +188,23 @@ async fn reach(
         Exit::Failed,
         format!("handler `{name}` is not rewound: {problem}"),
         Some("rewind to a later message, or say `--force`"),
-    ))
+    )
+    .because(Cause::Refused))
+}
+
+/// Reads a place in a stream: a message's number, or a time.
+///
+/// # Errors
+/// How either is written.
+pub fn place(text: &str) -> Result<RewindTo, String> {
+    if let Ok(sequence) = text.parse() {
+        return Ok(RewindTo::Sequence(sequence));
+    }
+    match time::OffsetDateTime::parse(text, &time::format_description::well_known::Rfc3339) {
+        Ok(time) => Ok(RewindTo::Time(Instant {
+            seconds: time.unix_timestamp(),
+            nanoseconds: time.nanosecond(),
+        })),
+        Err(_) => Err("write a message's number, or a time such as `2026-01-31T00:00:00Z`".into()),
+    }
 }

@@ -13,7 +13,6 @@ use super::reconcile::keep_reconciling;
 use super::supervisor::{Loader, Rooms, Supervisor};
 use super::watch::{Watching, keep_watching};
 use super::{open_store, own_session};
-use crate::admin::{Admin, AdminState};
 use crate::config::{CacheConfig, Config, HandlerConfig};
 use crate::exit::{CommandError, Exit};
 use crate::handler::{Cache, Handler, Runtime, RuntimeOptions};
@@ -69,7 +68,7 @@ pub async fn run(
     let components = load_components(config).await?;
     let store = open_store(config)?;
     let health = Arc::new(Health::default());
-    let _admin = listen(config, &health).await?;
+    let _admin = super::admin::listen(config, &health).await?;
     let (drain_sender, mut drain) = watch::channel(false);
     let notifier = Notifier::from_environment(config.shutdown_grace).map(Arc::new);
     let notifying = notifier
@@ -140,43 +139,6 @@ fn send_traces(config: &Config) -> Result<Option<Telemetry>, CommandError> {
     };
     telemetry::install(&settings)
         .map_err(|error| CommandError::new(Exit::Configuration, &error, Some(&error.hint)))
-}
-
-/// Listens at the admin address, if there is one.
-async fn listen(config: &Config, health: &Arc<Health>) -> Result<Option<Admin>, CommandError> {
-    let Some(admin) = &config.admin else {
-        return Ok(None);
-    };
-    let metrics = crate::metrics::install().map_err(|error| {
-        CommandError::new(
-            Exit::Bug,
-            format!("cannot measure: {error}"),
-            Some("a process runs hapax once; report this as a bug"),
-        )
-    })?;
-    let state = AdminState {
-        health: Arc::clone(health),
-        metrics,
-    };
-    match Admin::listen(admin.listen, state).await {
-        Ok(admin) => {
-            tracing::info!(address = %admin.address, "the admin address is open");
-            Ok(Some(admin))
-        }
-        Err(error) => Err(CommandError::new(
-            Exit::Failed,
-            format!(
-                "`admin.listen`: cannot listen at `{}`: {error}",
-                admin.listen
-            ),
-            Some(match error.kind() {
-                std::io::ErrorKind::AddrInUse => {
-                    "another program, or another host, has this port: choose another in `admin.listen`"
-                }
-                _ => "choose another address in `admin.listen`",
-            }),
-        )),
-    }
 }
 
 async fn start_and_wait(

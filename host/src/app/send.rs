@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{connect_and_migrate, open_store};
 use crate::config::{Config, SourceKind};
-use crate::exit::{CommandError, Exit};
+use crate::exit::{Cause, CommandError, Exit};
 use crate::message::{Header, Incoming, Position};
 use crate::source::SourceError;
 use crate::source::jetstream::{self, JetStreamPublisher, PublisherOptions};
@@ -127,7 +127,8 @@ pub async fn send(
             Exit::CommandLine,
             format!("there is no source `{name}` in `{}`", config.file.display()),
             Some(&hint),
-        ));
+        )
+        .because(Cause::NotThere));
     };
     let mut sent = Sent::default();
     let result = match &source.kind {

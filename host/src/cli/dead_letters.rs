@@ -11,7 +11,7 @@ use clap::{Args, Subcommand};
 use indicatif::ProgressBar;
 
 use super::{ConfigFile, count, listing, print, print_json, styled};
-use crate::app::{DeadLetters, Imported, Refusal, Replayed};
+use crate::app::{DeadLetters, Imported, Refusal, Replayed, letters_told};
 use crate::exit::{CommandError, Exit};
 use selection::{Filters, Selected};
 
@@ -168,14 +168,14 @@ async fn list(
     if group {
         let groups = letters.groups(&selection).await?;
         return if output.json {
-            print_json(&text::groups_json(&groups))
+            print_json(&letters_told::grouped(&groups))
         } else {
             print(&text::groups(&groups))
         };
     }
     let (found, has_more) = letters.list(&selection, limit).await?;
     if output.json {
-        return print_json(&text::list_json(&found, has_more));
+        return print_json(&letters_told::listed(&found, has_more));
     }
     print(&text::list(&found))?;
     if has_more {
@@ -192,7 +192,7 @@ async fn show(number: i64, file: Option<PathBuf>, output: Output) -> Result<(), 
     let letter = DeadLetters::open(&config).await?.show(number).await?;
     let Some(file) = file else {
         return if output.json {
-            print_json(&text::shown_json(&letter))
+            print_json(&letters_told::shown(&letter))
         } else {
             print(&text::shown(&letter))
         };
@@ -229,7 +229,7 @@ async fn replay(
     bar.finish_and_clear();
     let replayed = replayed?;
     if output.json {
-        print_json(&text::replayed_json(&replayed))?;
+        print_json(&letters_told::replayed(&replayed))?;
     } else {
         print(&text::replayed(&replayed))?;
     }

@@ -3,29 +3,23 @@
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
 
 use super::table_of;
+use crate::app::moment_text;
 use crate::exit::{CommandError, Exit};
 use crate::message::Instant;
-use crate::store::instant_to_text;
 use crate::text::one_line;
 
 /// The width of a list, in characters.
 pub(super) const WIDTH: usize = 120;
-/// The last year that is shown.
-const YEAR_MAX: i64 = 294_275;
 
 /// Returns a moment to the second; `-` if there is none.
 pub(super) fn moment(moment: Option<Instant>) -> String {
-    exact(moment).map_or_else(
+    moment_text(moment).map_or_else(
         || "-".to_owned(),
         |text| {
             let (seconds, _) = text.split_once('.').unwrap_or((&text, ""));
             format!("{seconds}Z")
         },
     )
-}
-
-pub(super) fn exact(moment: Option<Instant>) -> Option<String> {
-    moment.and_then(|moment| instant_to_text(moment, YEAR_MAX).ok())
 }
 
 /// Cuts a text to `max` characters.

@@ -5,13 +5,15 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use indicatif::ProgressBar;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::listing::{ask, cut, exact, fitted, moment};
+use super::listing::{ask, cut, fitted, moment};
 use super::{ConfigFile, count, print, print_json, styled};
-use crate::app::{Outbox, OutboxSelection, not_in_the_outbox};
+use crate::app::{
+    Outbox, OutboxSelection, moment_text, not_in_the_outbox, outbox_state, outbox_told,
+};
 use crate::exit::{CommandError, Exit};
-use crate::store::{OutboxState, StoredOutboxRow, to_base64};
+use crate::store::{OutboxState, StoredOutboxRow};
 use crate::text::printable;
 
 /// Rows in a list, unless the command line says otherwise.
@@ -100,7 +102,7 @@ pub(super) struct Filters {
     #[arg(long, value_name = "TARGET")]
     target: Option<String>,
     /// Those that stand so: unpublished, waiting, parked or published
-    #[arg(long, value_name = "STATE", value_parser = parse_state)]
+    #[arg(long, value_name = "STATE", value_parser = outbox_state)]
     state: Option<OutboxState>,
     /// The one with this id, as receivers see it
     #[arg(long, value_name = "ID")]
@@ -117,16 +119,6 @@ pub(super) struct Selected {
     /// All there are
     #[arg(long, conflicts_with_all = ["handler", "target", "state", "id"])]
     all: bool,
-}
-
-fn parse_state(text: &str) -> Result<OutboxState, String> {
-    OutboxState::named(text).ok_or_else(|| {
-        let words: Vec<&str> = OutboxState::ALL
-            .iter()
-            .map(|state| state.as_str())
-            .collect();
-        format!("the states are {}", words.join(", "))
-    })
 }
 
 impl Filters {
@@ -193,8 +185,7 @@ async fn list(filters: Filters, limit: usize, output: Output) -> Result<(), Comm
     let mut outbox = Outbox::open(&config).await?;
     let (rows, has_more) = outbox.list(&filters.selection(), limit).await?;
     if output.json {
-        let rows: Vec<Value> = rows.iter().map(row_json).collect();
-        return print_json(&json!({ "messages": rows, "has_more": has_more }));
+        return print_json(&outbox_told::listed(&rows, has_more));
     }
     print(&list_text(&rows))?;
     for stranded in outbox.stranded(&rows) {
@@ -240,17 +231,7 @@ async fn show(number: i64, file: Option<PathBuf>, output: Output) -> Result<(), 
                 file.display()
             ))
         }
-        None if output.json => {
-            let mut json = row_json(&row);
-            json["headers"] = row
-                .message
-                .headers
-                .iter()
-                .map(|header| json!([header.name, bytes_json(&header.value)]))
-                .collect();
-            json["payload"] = bytes_json(payload);
-            print_json(&json)
-        }
+        None if output.json => print_json(&outbox_told::shown(&row)),
         None => print(&shown_text(&row)),
     }
 }
@@ -381,9 +362,9 @@ fn shown_text(row: &StoredOutboxRow) -> String {
     line("key", message.key.as_deref().map(printable));
     line("consumer", Some(row.consumer.clone()));
     line("message id", Some(printable(row.message_id.as_str())));
-    line("created", exact(row.created_at));
-    line("due", exact(row.due_at));
-    line("published", exact(row.published_at));
+    line("created", moment_text(row.created_at));
+    line("due", moment_text(row.due_at));
+    line("published", moment_text(row.published_at));
     line("type", message.content_type.as_deref().map(printable));
     for header in &message.headers {
         line(
@@ -409,31 +390,4 @@ fn shown_text(row: &StoredOutboxRow) -> String {
         lines.join("\n"),
         count(payload.len() as u64, "byte")
     )
-}
-
-fn bytes_json(bytes: &[u8]) -> Value {
-    match std::str::from_utf8(bytes) {
-        Ok(text) => json!({ "text": text }),
-        Err(_) => json!({ "base64": to_base64(bytes) }),
-    }
-}
-
-fn row_json(row: &StoredOutboxRow) -> Value {
-    json!({
-        "number": row.message.number,
-        "id": row.message.id,
-        "state": row.state.as_str(),
-        "attempts": row.message.attempts,
-        "error": row.error,
-        "target": row.message.target,
-        "subject": row.message.subject,
-        "key": row.message.key,
-        "content_type": row.message.content_type,
-        "consumer": row.consumer,
-        "message_id": row.message_id.as_str(),
-        "payload_bytes": row.payload_bytes,
-        "created_at": exact(row.created_at),
-        "due_at": exact(row.due_at),
-        "published_at": exact(row.published_at),
-    })
 }

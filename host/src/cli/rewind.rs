@@ -5,9 +5,8 @@ use std::io::{BufRead as _, IsTerminal as _, Write as _};
 use clap::Args;
 
 use super::{ConfigFile, count, print, print_json};
-use crate::app::Rewind;
+use crate::app::{Rewind, rewind_place};
 use crate::exit::{CommandError, Exit};
-use crate::message::Instant;
 use crate::source::jetstream::RewindTo;
 
 #[derive(Debug, Args)]
@@ -15,7 +14,7 @@ pub(super) struct Arguments {
     /// Whose stream is read again
     handler: String,
     /// From where: a message's number in the stream, or a time such as `2026-01-31T00:00:00Z`
-    #[arg(long, value_name = "TIME|SEQUENCE", value_parser = place)]
+    #[arg(long, value_name = "TIME|SEQUENCE", value_parser = rewind_place)]
     to: RewindTo,
     /// Also further back than claims reach
     #[arg(long)]
@@ -28,19 +27,6 @@ pub(super) struct Arguments {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-}
-
-fn place(text: &str) -> Result<RewindTo, String> {
-    if let Ok(sequence) = text.parse() {
-        return Ok(RewindTo::Sequence(sequence));
-    }
-    match time::OffsetDateTime::parse(text, &time::format_description::well_known::Rfc3339) {
-        Ok(time) => Ok(RewindTo::Time(Instant {
-            seconds: time.unix_timestamp(),
-            nanoseconds: time.nanosecond(),
-        })),
-        Err(_) => Err("write a message's number, or a time such as `2026-01-31T00:00:00Z`".into()),
-    }
 }
 
 pub(super) async fn rewind(arguments: Arguments) -> Result<(), CommandError> {

@@ -2,12 +2,12 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use toml::{Table, Value};
 
+use super::admin::{AdminConfig, check_admin};
 use super::connections::{check_access, with_absolute_files};
 use super::handler::{HandlerConfig, check_handler};
 use super::outbox::{OutboxConfig, TargetConfig, check_outbox, check_target};
@@ -60,13 +60,6 @@ pub enum CacheConfig {
     At(PathBuf),
     /// Nowhere.
     Off,
-}
-
-/// The address for operators and their tools.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AdminConfig {
-    /// On this machine only.
-    pub listen: SocketAddr,
 }
 
 /// The database that holds hapax's own tables and the handlers'.
@@ -137,6 +130,18 @@ impl std::fmt::Debug for JetStreamConfig {
 }
 
 impl Config {
+    /// As `load`, with the overrides of this process's own environment.
+    ///
+    /// # Errors
+    /// As `load`.
+    pub fn load_here(file: &Path) -> Result<Self, ConfigError> {
+        // A variable that is not UTF-8 can't be an override.
+        let environment = std::env::vars_os().filter_map(|(name, value)| {
+            Some((name.into_string().ok()?, value.into_string().ok()?))
+        });
+        Self::load(file, environment)
+    }
+
     /// Reads and checks `file`, with the overrides that `environment` holds.
     ///
     /// An override's name is `HAPAX_` and the key's path in upper case with `__` between the keys and `_` for `-`;
@@ -297,7 +302,9 @@ fn check(
         }
     };
     let shutdown_grace = root.duration("shutdown_grace", SHUTDOWN_GRACE_DEFAULT, Duration::ZERO);
-    let admin = root.section("admin").and_then(check_admin);
+    let admin = root
+        .section("admin")
+        .and_then(|section| check_admin(folder, section));
     let cache = root
         .section("cache")
         .map(|section| check_cache(folder, &section))
@@ -447,32 +454,6 @@ fn check_store(folder: &Path, section: Section<'_>) -> Option<StoreConfig> {
     });
     section.finish();
     store
-}
-
-fn check_admin(section: Section<'_>) -> Option<AdminConfig> {
-    const HINT: &str = "write `listen = \"127.0.0.1:7878\"`";
-    let text = section.required_text("listen", HINT);
-    let address = text.and_then(|text| match text.parse::<SocketAddr>() {
-        Ok(address) if address.ip().is_loopback() => Some(address),
-        Ok(_) => {
-            section.problem(
-                "listen",
-                format!("`{text}` can be reached from other machines, and nobody is asked there who it is"),
-                HINT.to_owned(),
-            );
-            None
-        }
-        Err(_) => {
-            section.problem(
-                "listen",
-                format!("`{text}` is not an address with a port"),
-                HINT.to_owned(),
-            );
-            None
-        }
-    });
-    section.finish();
-    Some(AdminConfig { listen: address? })
 }
 
 fn check_cache(folder: &Path, section: &Section<'_>) -> CacheConfig {

@@ -117,7 +117,7 @@ fn check_tls(folder: &Path, section: &Section<'_>) -> Tls {
 }
 
 /// Reads a secret: a text, `{ env = "VARIABLE" }` or `{ file = "FILE" }`.
-fn secret(folder: &Path, section: &Section<'_>, key: &'static str) -> Option<Secret> {
+pub(super) fn secret(folder: &Path, section: &Section<'_>, key: &'static str) -> Option<Secret> {
     if !section.is_table(key) {
         return section
             .secret_text(key)

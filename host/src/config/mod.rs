@@ -3,6 +3,7 @@
 //! **Invariant**: nothing outside this room knows TOML, and nothing inside does I/O but reading the file itself.
 //! **Invariant**: one reading reports every problem, each with the file and the key.
 
+mod admin;
 mod checked;
 mod connections;
 mod handler;
@@ -13,8 +14,9 @@ mod section;
 mod telemetry;
 mod units;
 
+pub use admin::{AdminConfig, check_token};
 pub use checked::{
-    AdminConfig, CacheConfig, Config, JetStreamConfig, SourceConfig, SourceKind, StoreConfig,
+    CacheConfig, Config, JetStreamConfig, SourceConfig, SourceKind, StoreConfig,
 };
 pub use handler::{Batch, ConflictPolicy, Dedup, HandlerConfig, Late, OnDead, Order, Retry};
 pub use outbox::{OutboxConfig, TargetConfig, TargetKind};

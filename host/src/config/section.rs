@@ -256,6 +256,11 @@ impl<'a> Section<'a> {
         }
     }
 
+    /// True if there is a value at `key`, of whatever type.
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.table.contains_key(key)
+    }
+
     /// True if the value at `key` is a table.
     pub(super) fn is_table(&self, key: &str) -> bool {
         matches!(self.table.get(key), Some(Value::Table(_)))

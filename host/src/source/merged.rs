@@ -12,6 +12,7 @@ use tokio::time::Instant as Moment;
 
 use super::{Answer, BoxFuture, Delivery, Source, SourceError};
 use crate::health::Part;
+use crate::metrics::InHand;
 use crate::news::News;
 use crate::text::{one_line, split_hint};
 
@@ -30,6 +31,7 @@ pub struct Merged {
     /// Which side is looked at first.
     carried_first: bool,
     is_closed: bool,
+    in_hand: InHand,
 }
 
 struct Side {
@@ -78,6 +80,7 @@ impl Merged {
             room: Arc::new(Semaphore::new(room)),
             carried_first: true,
             is_closed: false,
+            in_hand: InHand::of(handler),
         }
     }
 
@@ -130,6 +133,16 @@ impl Merged {
     }
 }
 
+impl Merged {
+    /// Counts what is handed over as in hand.
+    fn in_hand(&self, deliveries: Vec<Delivery>) -> Vec<Delivery> {
+        let counted = deliveries
+            .into_iter()
+            .map(|delivery| delivery.counted_as(self.in_hand.one_more()));
+        counted.collect()
+    }
+}
+
 impl Source for Merged {
     fn next(&mut self, max: usize) -> BoxFuture<'_, Result<Vec<Delivery>, SourceError>> {
         Box::pin(async move {
@@ -143,11 +156,12 @@ impl Source for Merged {
                         if self.main.news.is_over() {
                             tracing::info!(handler = %self.handler, "the source delivers again");
                         }
-                        return Ok(deliveries);
+                        return Ok(self.in_hand(deliveries));
                     }
                     Came::Carried(Ok(deliveries)) => {
                         self.carried_first = false;
-                        return Ok(self.counted(deliveries));
+                        let deliveries = self.counted(deliveries);
+                        return Ok(self.in_hand(deliveries));
                     }
                     Came::Main(Err(error)) => {
                         let handler = &self.handler;

@@ -16,6 +16,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::health::Part;
 use crate::message::{Carried, Incoming, MessageId};
+use crate::metrics::InFlight;
 use crate::store::{Parked, Settled};
 
 /// How often a message may be delivered before it is a suspect: a host may have died of it. Twice happens to the innocent:
@@ -119,6 +120,8 @@ pub struct Delivery {
     pub carried: Option<Carried>,
     /// When the source handed it over; only where that is traced, and until its first run.
     pub(crate) fetched_at: Option<SystemTime>,
+    /// Counted as long as it is in hand.
+    in_flight: Option<InFlight>,
     answer: Box<dyn Answer>,
 }
 
@@ -151,6 +154,7 @@ impl Delivery {
             order_key: None,
             carried: None,
             fetched_at: None,
+            in_flight: None,
             answer,
         }
     }
@@ -164,6 +168,12 @@ impl Delivery {
     /// Says that hapax carried the message itself.
     pub(crate) fn carried_from(mut self, carried: Option<Carried>) -> Self {
         self.carried = carried;
+        self
+    }
+
+    /// Counts it as in hand, until it is answered or dropped.
+    pub(crate) fn counted_as(mut self, in_flight: InFlight) -> Self {
+        self.in_flight = Some(in_flight);
         self
     }
 

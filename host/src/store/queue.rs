@@ -45,6 +45,12 @@ pub(crate) trait QueueSession: Session {
         &mut self,
         queue: &str,
     ) -> impl Future<Output = Result<u64, StoreError>> + Send;
+
+    /// Returns how long the first row of a queue has been in it, in seconds.
+    fn queue_age(
+        &mut self,
+        queue: &str,
+    ) -> impl Future<Output = Result<Option<f64>, StoreError>> + Send;
 }
 
 impl QueueSession for Connection {
@@ -71,6 +77,10 @@ impl QueueSession for Connection {
 
     async fn queue_backlog(&mut self, queue: &str) -> Result<u64, StoreError> {
         each!(self, session => session.queue_backlog(queue))
+    }
+
+    async fn queue_age(&mut self, queue: &str) -> Result<Option<f64>, StoreError> {
+        each!(self, session => session.queue_age(queue))
     }
 }
 
@@ -103,5 +113,13 @@ impl Connection {
     /// As `StoreError` says.
     pub async fn queue_backlog(&mut self, queue: &str) -> Result<u64, StoreError> {
         QueueSession::queue_backlog(self, queue).await
+    }
+
+    /// Returns how long the first row of a queue has been in it, in seconds by the database's clock; `None` if it is empty.
+    ///
+    /// # Errors
+    /// As `StoreError` says.
+    pub async fn queue_age(&mut self, queue: &str) -> Result<Option<f64>, StoreError> {
+        QueueSession::queue_age(self, queue).await
     }
 }

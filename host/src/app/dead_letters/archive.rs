@@ -88,7 +88,8 @@ struct Version {
     hapax_dead_letter: u32,
 }
 
-fn moment_text(moment: Option<Instant>) -> Option<String> {
+/// Returns a moment as it is exported and told.
+pub fn moment_text(moment: Option<Instant>) -> Option<String> {
     moment.and_then(|moment| instant_to_text(moment, YEAR_MAX).ok())
 }
 

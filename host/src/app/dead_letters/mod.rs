@@ -4,18 +4,20 @@
 
 mod archive;
 mod fingerprint;
+pub mod said;
+pub mod told;
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 
 use super::{connect_and_migrate, open_store};
 use crate::config::{Config, Dedup};
-use crate::exit::{CommandError, Exit};
+use crate::exit::{Cause, CommandError, Exit};
 use crate::message::{FailureClass, Instant};
 use crate::store::{
     ClaimAs, Connection, LetterFilter, LetterState, LetterSummary, StoredDeadLetter,
 };
-pub use archive::{Imported, Record};
+pub use archive::{Imported, Record, moment_text};
 use fingerprint::fingerprint;
 
 /// Letters that are read or changed at a time.
@@ -137,6 +139,7 @@ pub fn not_there(number: i64) -> CommandError {
         format!("there is no dead letter {number}"),
         Some("`hapax dead-letters list` shows the numbers"),
     )
+    .because(Cause::NotThere)
 }
 
 impl<'a> DeadLetters<'a> {

@@ -1,11 +1,8 @@
 //! Which dead letters the command line means.
 
 use clap::Args;
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
 
-use crate::app::LetterSelection;
-use crate::config::duration;
+use crate::app::{LetterSelection, letters_said};
 use crate::exit::{CommandError, Exit};
 use crate::message::{FailureClass, Instant};
 
@@ -15,13 +12,13 @@ pub(in crate::cli) struct Filters {
     #[arg(long, value_name = "HANDLER")]
     handler: Option<String>,
     /// Those of this class
-    #[arg(long, value_name = "CLASS", value_parser = parse_class)]
+    #[arg(long, value_name = "CLASS", value_parser = letters_said::class)]
     class: Option<FailureClass>,
     /// Those given up on in this time, such as `2h`, or since a moment such as `2026-05-01T12:00:00Z`
-    #[arg(long, value_name = "TIME", value_parser = parse_since)]
+    #[arg(long, value_name = "TIME", value_parser = letters_said::since)]
     since: Option<Instant>,
     /// Those whose failure has this fingerprint, or one that begins so; `list --group` shows them
-    #[arg(long, value_name = "HEX", value_parser = parse_fingerprint)]
+    #[arg(long, value_name = "HEX", value_parser = letters_said::fingerprint)]
     fingerprint: Option<String>,
     /// Those of this message id
     #[arg(long, value_name = "ID")]
@@ -83,37 +80,4 @@ impl Selected {
         }
         Ok(self.or_all())
     }
-}
-
-fn parse_class(text: &str) -> Result<FailureClass, String> {
-    FailureClass::named(text).ok_or_else(|| {
-        let names: Vec<&str> = FailureClass::ALL
-            .iter()
-            .map(|class| class.as_str())
-            .collect();
-        format!("the classes are {}", names.join(", "))
-    })
-}
-
-fn parse_since(text: &str) -> Result<Instant, String> {
-    let moment = match duration(text) {
-        Ok(ago) => OffsetDateTime::now_utc()
-            .checked_sub(ago.try_into().map_err(|_| "it is too long ago")?)
-            .ok_or("it is too long ago")?,
-        Err(_) => OffsetDateTime::parse(text, &Rfc3339).map_err(|_| {
-            "write a time such as `30m`, `2h` or `14d`, or a moment such as `2026-05-01T12:00:00Z`"
-        })?,
-    };
-    Ok(Instant {
-        seconds: moment.unix_timestamp(),
-        nanoseconds: moment.nanosecond() / 1_000_000 * 1_000_000,
-    })
-}
-
-fn parse_fingerprint(text: &str) -> Result<String, String> {
-    let is_hex = text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    if text.is_empty() || text.len() > 12 || !is_hex {
-        return Err("a fingerprint has up to 12 hexadecimal digits".into());
-    }
-    Ok(text.to_lowercase())
 }

@@ -4,11 +4,9 @@
 
 use std::fmt::Write as _;
 
-use serde_json::{Value, json};
-
 use super::super::count;
-use super::super::listing::{cut, exact, fitted, moment};
-use crate::app::{Imported, LetterGroup, ListedLetter, Refusal, Replayed, ShownLetter};
+use super::super::listing::{cut, fitted, moment};
+use crate::app::{Imported, LetterGroup, ListedLetter, Replayed, ShownLetter};
 use crate::message::{ComponentDigest, hex};
 use crate::text::{one_line, printable};
 
@@ -22,6 +20,7 @@ const TEXT_MAX: usize = 64 << 10;
 const HEX_MAX: usize = 2 << 10;
 /// Bytes in a line of a hex dump.
 const HEX_LINE: usize = 16;
+
 pub(super) fn list(letters: &[ListedLetter]) -> String {
     if letters.is_empty() {
         return "no dead letters\n".into();
@@ -54,31 +53,6 @@ pub(super) fn list(letters: &[ListedLetter]) -> String {
     fitted(rows)
 }
 
-pub(super) fn list_json(letters: &[ListedLetter], has_more: bool) -> Value {
-    let letters: Vec<Value> = letters
-        .iter()
-        .map(|letter| {
-            let summary = &letter.summary;
-            json!({
-                "number": summary.number,
-                "handler": summary.handler,
-                "consumer": summary.consumer,
-                "message_id": summary.message_id,
-                "source": summary.source,
-                "position": summary.position.0,
-                "class": summary.class.as_str(),
-                "reason": summary.reason,
-                "fingerprint": letter.fingerprint,
-                "attempts": summary.attempts,
-                "dead_at": exact(summary.dead_at),
-                "bytes": summary.bytes,
-                "queued": summary.is_queued,
-            })
-        })
-        .collect();
-    json!({ "dead_letters": letters, "more": has_more })
-}
-
 pub(super) fn groups(groups: &[LetterGroup]) -> String {
     if groups.is_empty() {
         return "no dead letters\n".into();
@@ -107,25 +81,6 @@ pub(super) fn groups(groups: &[LetterGroup]) -> String {
         ]);
     }
     fitted(rows)
-}
-
-pub(super) fn groups_json(groups: &[LetterGroup]) -> Value {
-    let groups: Vec<Value> = groups
-        .iter()
-        .map(|group| {
-            json!({
-                "fingerprint": group.fingerprint,
-                "class": group.class.as_str(),
-                "count": group.count,
-                "queued": group.queued,
-                "first": exact(group.first),
-                "last": exact(group.last),
-                "number": group.number,
-                "reason": group.reason,
-            })
-        })
-        .collect();
-    json!({ "groups": groups })
 }
 
 /// Appends a text under an indent; each of its lines on a line.
@@ -197,14 +152,6 @@ pub(super) fn shown(shown: &ShownLetter) -> String {
         indented(&mut text, "     ", &attempt.error);
     }
     text
-}
-
-pub(super) fn shown_json(shown: &ShownLetter) -> Value {
-    json!({
-        "dead_letter": shown.record,
-        "fingerprint": shown.fingerprint,
-        "queued": shown.is_queued,
-    })
 }
 
 fn payload(text: &mut String, bytes: &[u8]) {
@@ -322,27 +269,6 @@ pub(super) fn replayed(replayed: &Replayed) -> String {
         text.push_str("no dead letters\n");
     }
     text
-}
-
-pub(super) fn replayed_json(replayed: &Replayed) -> Value {
-    let refused: Vec<Value> = replayed
-        .refused
-        .iter()
-        .map(|(number, refusal)| {
-            let (reason, about) = match refusal {
-                Refusal::NotThere => ("not-there", Value::Null),
-                Refusal::NoHandler { consumer } => ("no-handler", json!(consumer)),
-                Refusal::Processed { message_id } => ("processed", json!(message_id)),
-                Refusal::Taken { message_id } => ("taken", json!(message_id)),
-            };
-            json!({ "number": number, "reason": reason, "about": about })
-        })
-        .collect();
-    json!({
-        "queued": replayed.queued,
-        "queued_already": replayed.queued_already,
-        "refused": refused,
-    })
 }
 
 pub(super) fn dropped(dropped: usize) -> String {

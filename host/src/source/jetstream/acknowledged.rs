@@ -7,7 +7,7 @@ use futures_util::{StreamExt as _, TryStreamExt as _};
 use super::JetStreamOptions;
 use super::connect::{Link, check_name, covers};
 use super::{durable, fetch, unreadable};
-use crate::message::Incoming;
+use crate::message::{Incoming, Instant};
 use crate::source::SourceError;
 
 /// How many messages are asked for at a time.
@@ -24,6 +24,15 @@ pub struct AckFloor {
     pub acknowledged: u64,
     /// The first message that the stream still keeps.
     pub first_kept: u64,
+}
+
+/// What waits for a durable: not delivered yet, or delivered and not acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pending {
+    /// How many messages.
+    pub messages: u64,
+    /// When the oldest of them was published, by the broker's clock; `None` if there are none.
+    pub oldest: Option<Instant>,
 }
 
 /// Reads what is acknowledged.
@@ -115,6 +124,42 @@ impl Acknowledged {
             .try_collect()
             .await?;
         Ok(read.into_iter().flatten().collect())
+    }
+
+    /// Returns how many messages wait for the durable, and when the oldest of them was published; `None` without a durable.
+    ///
+    /// # Errors
+    /// `Unavailable`: not reachable now.
+    pub async fn pending(&self) -> Result<Option<Pending>, SourceError> {
+        if !self.link.is_connected() {
+            return Err(self.link.unavailable());
+        }
+        let Some(info) = durable::info(&self.link, &self.options).await? else {
+            return Ok(None);
+        };
+        let mut pending = Pending {
+            messages: durable::backlog_of(&info),
+            oldest: None,
+        };
+        if pending.messages > 0 {
+            let first = info.ack_floor.stream_sequence.saturating_add(1);
+            for filter in self.filters() {
+                let found =
+                    unreadable::next(&self.link, &self.options.stream, first, filter).await?;
+                pending.oldest = pending
+                    .oldest
+                    .into_iter()
+                    .chain(found)
+                    .min_by_key(|moment| (moment.seconds, moment.nanoseconds));
+            }
+        }
+        Ok(Some(pending))
+    }
+
+    fn filters(&self) -> impl Iterator<Item = &str> {
+        let all = self.options.subjects.is_empty().then_some(">");
+        all.into_iter()
+            .chain(self.options.subjects.iter().map(String::as_str))
     }
 
     /// True if the durable's filter lets a subject pass.

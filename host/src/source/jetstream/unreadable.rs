@@ -80,6 +80,38 @@ pub(super) async fn stored(
     }))
 }
 
+/// Returns when the stream's first message from number `first` on was published whose subject `filter` lets pass.
+pub(super) async fn next(
+    link: &Link,
+    stream: &str,
+    first: u64,
+    filter: &str,
+) -> Result<Option<Instant>, SourceError> {
+    /// Only what is asked for: the payload may have megabytes.
+    #[derive(serde::Deserialize)]
+    struct Published {
+        message: PublishedAt,
+    }
+    #[derive(serde::Deserialize)]
+    struct PublishedAt {
+        #[serde(with = "time::serde::rfc3339")]
+        time: time::OffsetDateTime,
+    }
+    let subject = format!("STREAM.MSG.GET.{stream}");
+    let body = json!({ "seq": first, "next_by_subj": filter });
+    match link.ask::<Published>(&subject, &body).await? {
+        Ok(Published { message }) => Ok(Some(Instant {
+            seconds: message.time.unix_timestamp(),
+            nanoseconds: message.time.nanosecond(),
+        })),
+        Err(error) if error.error_code() == ErrorCode::NO_MESSAGE_FOUND => Ok(None),
+        Err(error) => Err(link.refused(
+            &format!("looking for the oldest message of stream `{stream}`"),
+            &error,
+        )),
+    }
+}
+
 /// Returns the messages that are delivered, not answered, not in hand here, and that the client cannot read.
 pub(super) async fn find(
     link: &Link,

@@ -54,6 +54,7 @@ use super::{
     cursors::Cursors, records, savepoints::Savepoints,
 };
 use crate::message::{ComponentDigest, FailureClass, MessageId, ShortHash};
+use crate::metrics::OpenSession;
 
 /// The class of the advisory locks that hapax takes: `hapx` in ASCII.
 const LOCK_CLASS: i32 = 0x6861_7078;
@@ -88,6 +89,7 @@ pub struct PostgresSession {
     is_stale: bool,
     /// True if the connection must be closed.
     broken: bool,
+    _counted: OpenSession,
 }
 
 /// What is known of the open transaction.
@@ -137,6 +139,7 @@ impl PostgresSession {
             run_lock: None,
             is_stale: false,
             broken: false,
+            _counted: OpenSession::begin(&options.purpose),
         })
     }
 

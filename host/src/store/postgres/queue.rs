@@ -120,4 +120,17 @@ impl QueueSession for PostgresSession {
             .map_err(|error| self.host_error(&error))?;
         Ok(count.unsigned_abs())
     }
+
+    async fn queue_age(&mut self, queue: &str) -> Result<Option<f64>, StoreError> {
+        // Any program may have written the time, an endless one too.
+        let age: Option<Option<f64>> = sqlx::query_scalar(
+            "SELECT CASE WHEN isfinite(enqueued_at) THEN extract(epoch FROM now() - enqueued_at)::float8 END \
+             FROM hapax.queue WHERE queue = $1 ORDER BY number LIMIT 1",
+        )
+        .bind(queue)
+        .fetch_optional(&mut self.connection)
+        .await
+        .map_err(|error| self.host_error(&error))?;
+        Ok(age.map(Option::unwrap_or_default))
+    }
 }

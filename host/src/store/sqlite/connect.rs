@@ -15,6 +15,7 @@ use super::{
     OPEN_AGAIN_AFTER, STATEMENTS_MAX, STEPS_BETWEEN_LOOKS, SqliteSession, authorizer, errors,
     params, started,
 };
+use crate::metrics::OpenSession;
 use crate::store::cursors::Cursors;
 use crate::store::savepoints::Savepoints;
 use crate::store::{Rights, SessionOptions, StoreError, Value};
@@ -115,6 +116,7 @@ impl SqliteSession {
             path: path.to_owned(),
             relay_locks: Vec::new(),
             broken: false,
+            _counted: OpenSession::begin(&options.purpose),
         };
         session.check_settings(path).await?;
         Ok(session)

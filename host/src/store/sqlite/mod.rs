@@ -51,6 +51,7 @@ use super::{
     cursors::Cursors, records, savepoints::Savepoints,
 };
 use crate::message::{ComponentDigest, FailureClass, MessageId};
+use crate::metrics::OpenSession;
 use cursors::SqliteCursor;
 use errors::Class;
 use hooks::Hooks;
@@ -126,6 +127,7 @@ pub struct SqliteSession {
     relay_locks: Vec<std::fs::File>,
     /// True if the connection must be closed.
     broken: bool,
+    _counted: OpenSession,
 }
 
 impl Drop for SqliteSession {

@@ -116,4 +116,17 @@ impl QueueSession for SqliteSession {
             .map_err(|error| self.host_error(&error))?;
         Ok(count.unsigned_abs())
     }
+
+    async fn queue_age(&mut self, queue: &str) -> Result<Option<f64>, StoreError> {
+        // Any program may have written the time, and as what it likes.
+        let age: Option<Option<f64>> = sqlx::query_scalar(
+            "SELECT (julianday('now') - julianday(enqueued_at)) * 86400.0 \
+             FROM hapax_queue WHERE queue = ?1 ORDER BY number LIMIT 1",
+        )
+        .bind(queue)
+        .fetch_optional(&mut self.connection)
+        .await
+        .map_err(|error| self.host_error(&error))?;
+        Ok(age.map(Option::unwrap_or_default))
+    }
 }
