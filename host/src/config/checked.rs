@@ -307,7 +307,7 @@ fn check(
         .and_then(|section| check_admin(folder, section));
     let cache = root
         .section("cache")
-        .map(|section| check_cache(folder, &section))
+        .map(|section| check_cache(folder, section))
         .unwrap_or_default();
     let telemetry = root
         .section("telemetry")
@@ -456,7 +456,7 @@ fn check_store(folder: &Path, section: Section<'_>) -> Option<StoreConfig> {
     store
 }
 
-fn check_cache(folder: &Path, section: &Section<'_>) -> CacheConfig {
+fn check_cache(folder: &Path, section: Section<'_>) -> CacheConfig {
     let cache = match section.text("directory") {
         None => CacheConfig::Default,
         Some("off") => CacheConfig::Off,

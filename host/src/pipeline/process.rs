@@ -126,7 +126,7 @@ pub(crate) async fn process(
         Err(why) => return (tx.rollback().await, Processed::Again { batch, why }),
     }
 
-    trace.has(&mut batch);
+    trace.has(&mut batch, digest);
 
     // Claim. What is too old to tell whether it was processed is buried here, and counts as claimed elsewhere.
     let (claims, too_old) = match handler.claim(&mut tx, &batch, digest).await {

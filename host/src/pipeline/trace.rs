@@ -46,6 +46,8 @@ pub(super) struct RunTrace<'a>(Option<Box<Run<'a>>>);
 struct Run<'a> {
     handler: &'a HandlerContext,
     tracer: &'static SdkTracer,
+    /// The code that this run calls.
+    digest: ComponentDigest,
     /// The end of the last stage.
     since: SystemTime,
     stages: Vec<(Stage, SystemTime, SystemTime)>,
@@ -72,6 +74,7 @@ impl<'a> RunTrace<'a> {
             Box::new(Run {
                 handler,
                 tracer,
+                digest: handler.digest(),
                 since: SystemTime::now(),
                 stages: Vec::new(),
                 batch: None,
@@ -82,9 +85,10 @@ impl<'a> RunTrace<'a> {
         }))
     }
 
-    /// These messages are in it.
-    pub(super) fn has(&mut self, batch: &mut [Member]) {
+    /// These messages are in it, and `digest` is what they are handled by.
+    pub(super) fn has(&mut self, batch: &mut [Member], digest: ComponentDigest) {
         if let Some(run) = &mut self.0 {
+            run.digest = digest;
             run.has(batch);
         }
     }
@@ -258,7 +262,7 @@ impl Run<'_> {
             KeyValue::new("hapax.handler", self.handler.name.clone()),
             KeyValue::new(
                 "hapax.component.digest",
-                self.handler.component.digest().to_string(),
+                self.digest.to_string(),
             ),
         ]);
         let batch = span.span_context().clone();
@@ -319,7 +323,7 @@ impl Run<'_> {
             KeyValue::new("hapax.source", member.message.source.clone()),
             KeyValue::new(
                 "hapax.component.digest",
-                handler.component.digest().to_string(),
+                self.digest.to_string(),
             ),
         ]);
         let context = span.span_context().clone();
