@@ -296,7 +296,7 @@ fn check(
     let admin = root.section("admin").and_then(check_admin);
     let cache = root
         .section("cache")
-        .map(|section| check_cache(folder, &section))
+        .map(|section| check_cache(folder, section))
         .unwrap_or_default();
     let mut sources = BTreeMap::new();
     for (name, section) in root
@@ -467,7 +467,7 @@ fn check_admin(section: Section<'_>) -> Option<AdminConfig> {
     Some(AdminConfig { listen: address? })
 }
 
-fn check_cache(folder: &Path, section: &Section<'_>) -> CacheConfig {
+fn check_cache(folder: &Path, section: Section<'_>) -> CacheConfig {
     let cache = match section.text("directory") {
         None => CacheConfig::Default,
         Some("off") => CacheConfig::Off,
