@@ -20,7 +20,7 @@ use super::HandlerContext;
 use super::policy::Outcome;
 use super::process::Member;
 use crate::handler::Called;
-use crate::message::{Header, Message};
+use crate::message::{ComponentDigest, Header, Message};
 use crate::metrics::Stage;
 use crate::source::{Delivery, SourceError};
 use crate::store::{Claim, ClaimAs};

@@ -201,6 +201,7 @@ impl Watcher {
             }
         };
         match self.supervisor.reload(config).await {
+            // What was changed since the start was read is a change.
             Ok(changes) if changes.is_empty() => {
                 if !is_first {
                     tracing::info!(file = %path.display(), "the new configuration changes nothing that runs");
@@ -230,6 +231,7 @@ impl Watcher {
             return Some(Instant::now());
         }
         if !file.is_news(look, content_hash(&bytes)) {
+            tracing::debug!(file = %path.display(), "its content is the same");
             return None;
         }
         let component = ComponentBytes {
