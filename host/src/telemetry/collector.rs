@@ -101,14 +101,17 @@ impl HttpClient for Collector {
         for (name, value) in &self.headers {
             request.headers_mut().insert(name, value.clone());
         }
-        let answer = self.client.request(request.map(Full::new));
-        let sent = tokio::time::timeout(self.timeout, async move {
-            let (parts, body) = answer.await?.into_parts();
-            let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await?;
-            Ok::<_, HttpError>(Response::from_parts(parts, body.to_bytes()))
+        let (client, timeout) = (self.client.clone(), self.timeout);
+        // Everything that needs a runtime is within the task. Its own error means that the runtime has ended.
+        let sent = self.runtime.spawn(async move {
+            let answered = async {
+                let (parts, body) = client.request(request.map(Full::new)).await?.into_parts();
+                let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await?;
+                Ok::<_, HttpError>(Response::from_parts(parts, body.to_bytes()))
+            };
+            tokio::time::timeout(timeout, answered).await
         });
-        // An error of the task means that the runtime has ended.
-        let sent = self.runtime.spawn(sent).await?;
+        let sent = sent.await?;
         let answer = sent.unwrap_or_else(|elapsed| Err(elapsed.into()));
         match &answer {
             Ok(answer) if answer.status().is_success() => {}

@@ -30,6 +30,19 @@ fn of_message(spans: &[Received], id: &str) -> Vec<Received> {
     spans.iter().filter(is_its).cloned().collect()
 }
 
+/// The run of a message that took effect. A machine that is slow may have others: redeliveries, and runs that met a busy database.
+fn effective(spans: &[Received], id: &str) -> Received {
+    let runs = of_message(spans, id);
+    let mut took_effect = runs.iter().filter(|run| {
+        run.attribute("hapax.claim").as_deref() == Some("fresh")
+            && run.attribute("hapax.rolled_back").is_none()
+    });
+    let (Some(run), None) = (took_effect.next(), took_effect.next()) else {
+        panic!("{id}: {runs:#?}");
+    };
+    run.clone()
+}
+
 fn names(spans: &[Received]) -> Vec<&str> {
     let mut names: Vec<&str> = spans.iter().map(Received::name).collect();
     names.sort_unstable();
@@ -94,33 +107,38 @@ async fn a_trace_runs_from_the_publisher_into_the_outbox(kind: StoreKind, sort: 
 
     // The last spans leave before the host ends.
     let spans = collector.spans();
-    let trace: Vec<Received> = spans
+    let process = effective(&spans, "m1");
+    assert_eq!(process.trace_id(), TRACE_ID);
+    assert_eq!(process.parent(), SPAN_ID);
+    assert_eq!(process.span.trace_state, state);
+    assert_eq!(process.span.kind, 5, "a consumer");
+    let within: Vec<Received> = spans
         .iter()
-        .filter(|span| span.trace_id() == TRACE_ID)
+        .filter(|span| span.parent() == process.id() && span.name() != "fetch subject")
         .cloned()
         .collect();
     let expected = [
         "ack subject",
         "commit subject",
-        "fetch subject",
         "handle subject",
-        "process subject",
         "publish out",
     ];
-    assert_eq!(names(&trace), expected);
-    let process = one(&trace, "process subject");
-    assert_eq!(process.parent(), SPAN_ID);
-    assert_eq!(process.span.trace_state, state);
-    assert_eq!(process.span.kind, 5, "a consumer");
-    for child in trace.iter().filter(|span| span.id() != process.id()) {
-        assert_eq!(child.parent(), process.id(), "{child:#?}");
-        assert!(child.span.start_time_unix_nano <= child.span.end_time_unix_nano);
-    }
-    for step in ["fetch", "handle", "commit", "ack"] {
-        let step = one(&trace, &format!("{step} subject"));
+    assert_eq!(names(&within), expected);
+    assert!(within.iter().all(|span| span.trace_id() == TRACE_ID));
+    for step in ["handle", "commit", "ack"] {
+        let step = one(&within, &format!("{step} subject"));
         assert!(step.span.start_time_unix_nano >= process.span.start_time_unix_nano);
+        assert!(step.span.start_time_unix_nano <= step.span.end_time_unix_nano);
         assert!(step.span.end_time_unix_nano <= process.span.end_time_unix_nano);
     }
+    // What its first run waited for.
+    let runs: Vec<String> = of_message(&spans, "m1").iter().map(Received::id).collect();
+    let is_its = |span: &&&Received| runs.contains(&span.parent());
+    assert!(
+        named(&spans, "fetch subject")
+            .iter()
+            .any(|span| is_its(&span))
+    );
     let digest = ComponentDigest::of(&std::fs::read(script()).unwrap()).to_string();
     let is_queue = sort == SourceSort::Queue;
     for (key, value) in [
@@ -145,7 +163,7 @@ async fn a_trace_runs_from_the_publisher_into_the_outbox(kind: StoreKind, sort: 
         env!("CARGO_PKG_VERSION")
     );
     assert!(process.resource.contains_key("host.name"));
-    let published = one(&trace, "publish out");
+    let published = one(&within, "publish out");
     assert_eq!(published.span.kind, 4, "a producer");
     assert_eq!(
         published.attribute("messaging.destination.name").as_deref(),
@@ -180,12 +198,11 @@ async fn a_trace_runs_from_the_publisher_into_the_outbox(kind: StoreKind, sort: 
 
     // What names no trace begins one.
     for id in ["malformed", "none"] {
-        let runs = of_message(&spans, id);
-        assert_eq!(runs.len(), 1, "{id}");
-        assert_eq!(runs[0].parent(), "", "{id}");
-        assert_ne!(runs[0].trace_id(), TRACE_ID, "{id}");
+        let run = effective(&spans, id);
+        assert_eq!(run.parent(), "", "{id}");
+        assert_ne!(run.trace_id(), TRACE_ID, "{id}");
         let (_, headers) = outbox_row(&scene, id).await;
-        let ours = format!("00-{}-{}-01", runs[0].trace_id(), runs[0].id());
+        let ours = format!("00-{}-{}-01", run.trace_id(), run.id());
         assert_eq!(headers, [header("traceparent", &ours)], "{id}");
     }
 
@@ -206,10 +223,13 @@ async fn a_trace_runs_from_the_publisher_into_the_outbox(kind: StoreKind, sort: 
         .map(|span| span.id())
         .collect();
     assert_eq!(linked, runs);
-    assert_eq!(runs.len(), 3);
+    assert!(runs.len() >= 3);
     for batch in &batches {
         assert_eq!(batch.parent(), "");
         assert_ne!(batch.trace_id(), TRACE_ID);
+        if batch.attribute("hapax.rolled_back").is_some() {
+            continue;
+        }
         let mut stages: Vec<&str> = spans
             .iter()
             .filter(|span| span.parent() == batch.id())
@@ -246,9 +266,10 @@ async fn runs_that_did_not_take_effect_say_so() {
     let handler = "batch = { max = 1 }\nretry = { attempts = 3, backoff = \"1ms\" }";
     let scene = Scene::new(StoreKind::Sqlite, sort, &script(), TABLES, handler).await;
     let sampled = traceparent(true);
+    let headers = [("traceparent", sampled.as_str())];
     let message = || Sent {
         id: "m1",
-        headers: &[("traceparent", &sampled)],
+        headers: &headers,
         steps: json!([{ "if_attempt_below": 2, "steps": [{ "panic": "not yet" }] }, note()]),
     };
     send(&scene, sort, &[message(), message()]);
@@ -309,8 +330,7 @@ async fn runs_that_did_not_take_effect_say_so() {
     assert_eq!(outcome(duplicates[0]), ("duplicate".into(), None, None));
     assert!(!children(duplicates[0]).contains(&"handle subject".to_owned()));
     // A second run did not wait for its source.
-    let fetches = named(&spans, "fetch subject").len();
-    assert_eq!(fetches, 2, "one for each delivery");
+    assert!(named(&spans, "fetch subject").len() < runs.len());
     assert_eq!(scene.store.number("SELECT count(*) FROM notes").await, 1);
 }
 
