@@ -33,6 +33,8 @@ impl From<Exit> for std::process::ExitCode {
 /// What else is known of why a command failed, for those who branch on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
+    /// What was handed over can't be read.
+    Malformed,
     /// What was named is not there.
     NotThere,
     /// It could be done, but not now or not like this.

@@ -87,6 +87,7 @@ impl ApiError {
 impl From<CommandError> for ApiError {
     fn from(error: CommandError) -> Self {
         let (status, code) = match (error.cause(), error.exit) {
+            (Some(Cause::Malformed), _) => (StatusCode::BAD_REQUEST, "bad-request"),
             (Some(Cause::NotThere), _) => (StatusCode::NOT_FOUND, "not-found"),
             (Some(Cause::Refused), _) => (StatusCode::CONFLICT, "refused"),
             (Some(Cause::Unavailable), _) => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),

@@ -7,12 +7,14 @@ use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use rustix::process::{Resource, getrlimit};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_io_timeout::TimeoutStream;
 
-/// Connections at once; others wait until one ends.
+/// Connections at once; others wait until one ends. At most half of the files that the process may have open: the database and the
+/// brokers need theirs.
 const CONNECTIONS_MAX: usize = 1_100;
 /// How long the head of a request may take to come, and so how long a connection may idle.
 const HEAD_TIME: Duration = Duration::from_secs(10);
@@ -25,7 +27,10 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves `router` until it is dropped, and then ends all connections.
 pub(super) async fn serve(listener: TcpListener, router: Router) {
-    let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let files = getrlimit(Resource::Nofile).current;
+    let half = files.and_then(|files| usize::try_from(files / 2).ok());
+    let most = half.map_or(CONNECTIONS_MAX, |half| half.clamp(1, CONNECTIONS_MAX));
+    let room = Arc::new(Semaphore::new(most));
     let mut connections = JoinSet::new();
     loop {
         // Nobody closes it.

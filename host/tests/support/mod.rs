@@ -10,6 +10,7 @@
 pub mod certificates;
 pub mod database;
 pub mod host;
+pub mod http;
 pub mod nats;
 pub mod pgbouncer;
 pub mod postgres;

@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{DeadLetters, WHOLE_PAGE, failed, failed_to_change};
-use crate::exit::{CommandError, Exit};
+use crate::exit::{Cause, CommandError, Exit};
 use crate::message::{ComponentDigest, FailureClass, Header, Instant, MessageId, Position, hex};
 use crate::store::{
     Attempt, ClaimAs, DeadLetter, LetterState, Restored, StoredDeadLetter, Tx, from_base64,
@@ -286,7 +286,9 @@ impl DeadLetters<'_> {
             let number = index + 1;
             let refused = |problem: String, hint: Option<&str>| {
                 let problem = format!("{file}, line {number}: {problem}");
-                CommandError::new(Exit::Failed, problem, hint).after("nothing was imported")
+                CommandError::new(Exit::Failed, problem, hint)
+                    .because(Cause::Malformed)
+                    .after("nothing was imported")
             };
             let line = match line {
                 Ok(line) => line,
