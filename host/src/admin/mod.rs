@@ -30,6 +30,7 @@ pub use access::Token;
 use metrics_exporter_prometheus::PrometheusHandle;
 pub use routes::{Route, routes};
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::config::Config;
@@ -43,8 +44,8 @@ const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 /// What the answers are made from.
 #[derive(Clone)]
 pub struct AdminRooms {
-    /// What the host runs with.
-    pub config: Arc<Config>,
+    /// What the host runs with; a reload changes it.
+    pub config: watch::Receiver<Arc<Config>>,
     /// Whether the host is ready.
     pub health: Arc<Health>,
     /// What it measures.
@@ -72,7 +73,7 @@ pub(crate) struct AdminState {
 impl AdminState {
     /// Returns the configuration that is in force.
     fn config(&self) -> Arc<Config> {
-        Arc::clone(&self.rooms.config)
+        Arc::clone(&self.rooms.config.borrow())
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::gauges::keep_asking;
@@ -22,13 +23,14 @@ impl Drop for OpenAdmin {
     }
 }
 
-/// Listens at the admin address, if there is one.
+/// Listens at the admin address, if there is one. `in_force` is what the host runs with from then on.
 ///
 /// # Errors
 /// A token that can't be read or used; an address that can't be listened at.
 pub(super) async fn listen(
     config: &Config,
     health: &Arc<Health>,
+    in_force: watch::Receiver<Arc<Config>>,
 ) -> Result<Option<OpenAdmin>, CommandError> {
     let Some(admin) = &config.admin else {
         return Ok(None);
@@ -42,7 +44,7 @@ pub(super) async fn listen(
         )
     })?;
     let rooms = AdminRooms {
-        config: Arc::new(config.clone()),
+        config: in_force.clone(),
         health: Arc::clone(health),
         metrics,
         token,
@@ -50,10 +52,9 @@ pub(super) async fn listen(
     match Admin::listen(admin.listen, rooms).await {
         Ok(admin) => {
             tracing::info!(address = %admin.address, "the admin address is open");
-            let config = Arc::new(config.clone());
             Ok(Some(OpenAdmin {
                 _admin: admin,
-                asking: tokio::spawn(keep_asking(move || Arc::clone(&config))),
+                asking: tokio::spawn(keep_asking(move || Arc::clone(&in_force.borrow()))),
             }))
         }
         Err(error) => Err(CommandError::new(

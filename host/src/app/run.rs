@@ -68,7 +68,8 @@ pub async fn run(
     let components = load_components(config).await?;
     let store = open_store(config)?;
     let health = Arc::new(Health::default());
-    let _admin = super::admin::listen(config, &health).await?;
+    let (in_force, config_in_force) = watch::channel(Arc::new(config.clone()));
+    let _admin = super::admin::listen(config, &health, config_in_force).await?;
     let (drain_sender, mut drain) = watch::channel(false);
     let notifier = Notifier::from_environment(config.shutdown_grace).map(Arc::new);
     let notifying = notifier
@@ -99,6 +100,7 @@ pub async fn run(
         store,
         &health,
         notifier,
+        in_force,
         &drain_sender,
         &mut drain,
     )
@@ -148,6 +150,7 @@ async fn start_and_wait(
     store: Arc<Store>,
     health: &Arc<Health>,
     notifier: Option<Arc<Notifier>>,
+    in_force: watch::Sender<Arc<Config>>,
     drain_sender: &watch::Sender<bool>,
     drain: &mut watch::Receiver<bool>,
 ) -> Result<(), CommandError> {
@@ -175,6 +178,7 @@ async fn start_and_wait(
             relayed: relayed_sender,
             rules: rules_sender,
             reconciling,
+            in_force,
         },
     );
     let mut ready = Vec::new();

@@ -52,6 +52,8 @@ pub(super) struct Rooms {
     pub(super) rules: watch::Sender<Rules>,
     /// Is told whose checkpoints are kept.
     pub(super) reconciling: mpsc::UnboundedSender<Reconciling>,
+    /// Is told what is in force.
+    pub(super) in_force: watch::Sender<Arc<Config>>,
 }
 
 /// The handlers that run. Cheap to clone.

@@ -244,7 +244,9 @@ impl Inner {
     fn enforce(&self, in_force: Config) {
         self.rooms.relayed.send_replace(relayed(&in_force));
         self.rooms.rules.send_replace(Rules::of(&in_force));
-        self.state().config = Arc::new(in_force);
+        let in_force = Arc::new(in_force);
+        self.rooms.in_force.send_replace(Arc::clone(&in_force));
+        self.state().config = in_force;
     }
 }
 
