@@ -4,6 +4,7 @@
 //! **Invariant**: both sides read one stream and write to one server, in turns that alternate, so that neither has the quieter
 //! machine; keys are drawn at random from a printed seed, since keys that never meet would hide deadlocks.
 
+mod askers;
 mod database;
 mod figures;
 mod messages;
@@ -12,6 +13,7 @@ mod shapes;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context as _, bail};
 use serde_json::Value;
@@ -161,6 +163,8 @@ struct Setting {
     role: bool,
     /// Beside a handler of so many messages that never end by themselves.
     loops: u32,
+    /// The admin address is open, and so many ask there at once.
+    asked: Option<u32>,
     /// With the build to compare with.
     is_baseline: bool,
 }
@@ -268,6 +272,7 @@ impl Bench<'_> {
         process::say(format_args!("{name}: hapax"));
         let database = self.databases.create(setting.store, name)?;
         let config = self.configuration(name, database, sent, setting)?;
+        let admin = askers::free_address()?;
         self.fill(name, database, &config, setting.claims)?;
         if setting.role {
             // The accounts are made by the handler's migration.
@@ -286,13 +291,29 @@ impl Bench<'_> {
                 .arg(&config)
                 .current_dir(self.folder)
                 .stdin(Stdio::null());
+            if setting.asked.is_some() {
+                command.env("HAPAX_ADMIN__LISTEN", admin.to_string());
+            }
             command
         };
+        let is_over = &AtomicBool::new(false);
         std::thread::scope(|scope| {
+            let askers = setting
+                .asked
+                .filter(|at_once| *at_once > 0)
+                .map(|at_once| scope.spawn(move || askers::ask(admin, at_once, is_over)));
             let hosts: Vec<_> = (0..setting.more_hosts)
                 .map(|_| scope.spawn(|| process::run_quietly(&mut command())))
                 .collect();
-            process::run_quietly(&mut command())?;
+            let ended = process::run_quietly(&mut command());
+            is_over.store(true, Ordering::SeqCst);
+            ended?;
+            if let Some(askers) = askers {
+                match askers.join() {
+                    Ok(asked) => eprintln!("    {}", asked?),
+                    Err(panic) => std::panic::resume_unwind(panic),
+                }
+            }
             for host in hosts {
                 match host.join() {
                     Ok(ended) => ended?,

@@ -82,6 +82,8 @@ const CLAIMS_SQLITE: &str = "SQLite, claims";
 const MESSAGES_A_LOOP: u32 = 400;
 const ONE_A_BATCH: &str = "batch = { max = 1 }";
 const SINGLE: &str = "batch.max = 1";
+/// With the admin address open, which nobody asks.
+const ADMIN: &str = "admin";
 
 /// A shape that others are compared with comes before them. `claims` is how many a full table holds, `loops`
 /// how many messages never end in the shape named so.
@@ -165,6 +167,22 @@ fn shapes(claims: u32, loops: u32) -> Vec<Shape> {
                 ..Setting::default()
             },
             ..shape("beside endless loops", "USUAL", "", 0)
+        },
+        Shape {
+            base: ADMIN,
+            setting: Setting {
+                asked: Some(0),
+                ..Setting::default()
+            },
+            ..shape(ADMIN, "USUAL", "", 0)
+        },
+        Shape {
+            base: ADMIN,
+            setting: Setting {
+                asked: Some(1_000),
+                ..Setting::default()
+            },
+            ..shape("admin, 1,000 ask", "USUAL", "", 0)
         },
         Shape {
             setting: Setting {
