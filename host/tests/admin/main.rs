@@ -47,11 +47,3 @@ fn effect() -> Value {
 fn good(id: &str) -> TestMessage {
     TestMessage::new(id, &json!({ "steps": [effect()] }))
 }
-
-/// A message that is rejected.
-fn bad(id: &str) -> TestMessage {
-    TestMessage::new(
-        id,
-        &json!({ "steps": [{ "reject": format!("`{id}` is no good") }] }),
-    )
-}
