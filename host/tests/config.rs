@@ -189,4 +189,11 @@ fn no_text_about_a_configuration_shows_its_passwords() {
         .unwrap_err()
         .to_string();
     assert!(!error.contains("secret"));
+    let token = (
+        "HAPAX_ADMIN__TOKEN".to_owned(),
+        "secret-token-of-many-bytes".to_owned(),
+    );
+    let config = Config::load(&folder("valid").join("admin-token.toml"), [token]).unwrap();
+    assert!(config.admin.as_ref().unwrap().token.is_some());
+    assert!(!format!("{config:?}").contains("secret-token"));
 }

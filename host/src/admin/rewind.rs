@@ -47,13 +47,17 @@ async fn rewind(State(state): State<AdminState>, JsonBody(body): JsonBody<Rewind
     let config = state.config();
     let (told, is_done) = state
         .bounds
-        .work(Work::Change, async move {
-            let mut rewind = Rewind::look_up(&config, &body.handler, body.to.0, body.force).await?;
-            if body.confirm {
-                rewind.apply().await?;
-            }
-            Ok((rewind.told().clone(), body.confirm))
-        })
+        .work(
+            Work::Change,
+            Box::pin(async move {
+                let mut rewind =
+                    Rewind::look_up(&config, &body.handler, body.to.0, body.force).await?;
+                if body.confirm {
+                    rewind.apply().await?;
+                }
+                Ok((rewind.told().clone(), body.confirm))
+            }),
+        )
         .await?;
     if !is_done {
         return Err(ApiError::not_confirmed(&format!(

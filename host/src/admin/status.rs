@@ -14,7 +14,10 @@ async fn status(State(state): State<AdminState>) -> Answer {
     let config = state.config();
     let status = state
         .bounds
-        .work(Work::Read, async move { app::status(&config).await })
+        .work(
+            Work::Read,
+            Box::pin(async move { app::status(&config).await }),
+        )
         .await?;
     Ok(json_ok(&status))
 }

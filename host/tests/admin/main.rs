@@ -47,4 +47,3 @@ fn effect() -> Value {
 fn good(id: &str) -> TestMessage {
     TestMessage::new(id, &json!({ "steps": [effect()] }))
 }
-
