@@ -260,10 +260,7 @@ impl Run<'_> {
                 self.handler.consumer.clone(),
             ),
             KeyValue::new("hapax.handler", self.handler.name.clone()),
-            KeyValue::new(
-                "hapax.component.digest",
-                self.digest.to_string(),
-            ),
+            KeyValue::new("hapax.component.digest", self.digest.to_string()),
         ]);
         let batch = span.span_context().clone();
         for span in self
@@ -321,10 +318,7 @@ impl Run<'_> {
             KeyValue::new("messaging.consumer.group.name", handler.consumer.clone()),
             KeyValue::new("hapax.handler", handler.name.clone()),
             KeyValue::new("hapax.source", member.message.source.clone()),
-            KeyValue::new(
-                "hapax.component.digest",
-                self.digest.to_string(),
-            ),
+            KeyValue::new("hapax.component.digest", self.digest.to_string()),
         ]);
         let context = span.span_context().clone();
         if let Some(fetched_at) = fetched_at {
