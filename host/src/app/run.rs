@@ -95,8 +95,7 @@ pub async fn run(
         options,
         components,
         store,
-        &health,
-        notifier,
+        (&health, notifier),
         &drain_sender,
         &mut drain,
     )
@@ -150,8 +149,7 @@ async fn start_and_wait(
     options: RunOptions,
     (loader, components): (Loader, Vec<(HandlerConfig, Handler)>),
     store: Arc<Store>,
-    health: &Arc<Health>,
-    notifier: Option<Arc<Notifier>>,
+    (health, notifier): (&Arc<Health>, Option<Arc<Notifier>>),
     drain_sender: &watch::Sender<bool>,
     drain: &mut watch::Receiver<bool>,
 ) -> Result<(), CommandError> {
