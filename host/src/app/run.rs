@@ -98,9 +98,7 @@ pub async fn run(
         options,
         components,
         store,
-        &health,
-        notifier,
-        in_force,
+        (&health, notifier, in_force),
         &drain_sender,
         &mut drain,
     )
@@ -148,9 +146,11 @@ async fn start_and_wait(
     options: RunOptions,
     (loader, components): (Loader, Vec<(HandlerConfig, Handler)>),
     store: Arc<Store>,
-    health: &Arc<Health>,
-    notifier: Option<Arc<Notifier>>,
-    in_force: watch::Sender<Arc<Config>>,
+    (health, notifier, in_force): (
+        &Arc<Health>,
+        Option<Arc<Notifier>>,
+        watch::Sender<Arc<Config>>,
+    ),
     drain_sender: &watch::Sender<bool>,
     drain: &mut watch::Receiver<bool>,
 ) -> Result<(), CommandError> {
