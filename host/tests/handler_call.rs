@@ -742,8 +742,8 @@ async fn lines_of_a_run_that_was_rolled_back_are_debug() {
             )
         })
         .collect();
-    let careful = json!({"handler": "script", "message_id": "m-1", "attempt": 1, "fields": "account=a\\u{1b}", "message": "careful\\n"});
-    let plain = json!({"handler": "script", "message_id": "m-1", "attempt": 1, "message": "plain"});
+    let careful = json!({"handler": "script", "message_id": "m-1", "subject": "subject", "attempt": 1, "fields": "account=a\\u{1b}", "message": "careful\\n"});
+    let plain = json!({"handler": "script", "message_id": "m-1", "subject": "subject", "attempt": 1, "message": "plain"});
     assert_eq!(
         found,
         [
