@@ -38,7 +38,7 @@ fn a_handler_in_rust_is_told_by_its_parts() {
     assert!(
         producers
             .iter()
-            .any(|producer| producer["name"] == "Rust" && producer["field"] == "language"),
+            .any(|producer| producer["name"] == "rustc" && producer["field"] == "processed-by"),
         "{producers:?}"
     );
     // All but the headers of sections and modules is some section's.
@@ -60,7 +60,7 @@ fn a_handler_in_rust_is_told_by_its_parts() {
     for part in [
         "world      handler of hapax:handler@0.1.0",
         "hapax:handler/sql@0.1.0\n",
-        "(language)",
+        "(processed-by)",
         "runs here  yes; compiled in ",
     ] {
         assert!(text.out.contains(part), "no `{part}` in:\n{}", text.out);
