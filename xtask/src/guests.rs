@@ -93,6 +93,8 @@ fn compile(root: &Path, workspace: &Workspace, wasm: &WasmTarget) -> anyhow::Res
         .arg("--target-dir")
         .arg(root.join("target/guests"))
         .env("CARGO_ENCODED_RUSTFLAGS", path_flags(root))
+        // Incremental builds cut the code into other pieces: the same sources would make other bytes.
+        .env_remove("CARGO_INCREMENTAL")
         .stdin(Stdio::null())
         .stdout(messages.reopen().context("cannot open a temporary file")?);
     wasm.configure(&mut command);

@@ -131,6 +131,14 @@ impl Host {
     /// # Panics
     /// If the process ends first, or takes too long; with all that it said.
     pub fn wait_for_line(&mut self, text: &str) -> String {
+        self.wait_for_one_of(&[text]).1
+    }
+
+    /// Waits for a log line that contains one of `texts`, and returns which one and the line.
+    ///
+    /// # Panics
+    /// If the process ends first, or takes too long; with all that it said.
+    pub fn wait_for_one_of(&mut self, texts: &[&str]) -> (usize, String) {
         let started = Instant::now();
         loop {
             match self
@@ -139,12 +147,12 @@ impl Host {
             {
                 Ok(line) => {
                     self.said.push(line.clone());
-                    if line.contains(text) {
-                        return line;
+                    if let Some(found) = texts.iter().position(|text| line.contains(text)) {
+                        return (found, line);
                     }
                 }
                 Err(error) => panic!(
-                    "no line with `{text}` ({error}); the host said:\n{}",
+                    "no line with one of {texts:?} ({error}); the host said:\n{}",
                     self.said.join("\n")
                 ),
             }
