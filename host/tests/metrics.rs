@@ -5,8 +5,6 @@
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -14,23 +12,17 @@ use hapax::message::ComponentDigest;
 use hapax::store::StoreKind;
 use prometheus_parse::{LineInfo, SampleType, Scrape, Value};
 use serde_json::json;
+use support::http::Http;
 use support::scene::{Scene, SourceSort, TestMessage, script};
 
 const HANDLER: &str = "batch = { max = 1 }\nlanes = 1\nretry = { attempts = 2, backoff = \"1ms\" }\n\
                        limits = { cpu = \"50ms\", statements = 2, log = \"1KiB\" }";
 
 /// The samples by name and labels, as a client library reads them, and the names that have a type and a help text.
-fn scrape(address: &str) -> (BTreeMap<String, f64>, BTreeSet<String>) {
-    let mut stream = TcpStream::connect(address).unwrap();
-    write!(
-        stream,
-        "GET /metrics HTTP/1.0\r\nHost: {address}\r\nConnection: close\r\n\r\n"
-    )
-    .unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    assert!(head.starts_with("HTTP/1.0 200"), "{head}");
+fn scrape(admin: &Http) -> (BTreeMap<String, f64>, BTreeSet<String>) {
+    let answer = admin.get("/metrics");
+    let (head, body) = (&answer.head, answer.text());
+    assert_eq!(answer.status, 200, "{head}");
     assert!(
         head.contains("content-type: text/plain; version=0.0.4"),
         "{head}"
@@ -54,7 +46,7 @@ fn scrape(address: &str) -> (BTreeMap<String, f64>, BTreeSet<String>) {
         }
     }
     assert_eq!(typed, helped);
-    (parsed(body), typed)
+    (parsed(&body), typed)
 }
 
 /// What the library makes of `text`.
@@ -94,9 +86,7 @@ async fn what_happened_is_counted(kind: StoreKind, source: SourceSort) {
     )
     .await;
     let mut host = scene.host(&[], &[("HAPAX_ADMIN__LISTEN", "127.0.0.1:0")]);
-    let line = host.wait_for_line("the admin address is open");
-    let line: serde_json::Value = serde_json::from_str(&line).unwrap();
-    let address = line["address"].as_str().unwrap();
+    let admin = Http::of(&mut host);
 
     let note = json!({"execute": "INSERT INTO notes VALUES ('k')"});
     let message =
@@ -222,7 +212,7 @@ async fn what_happened_is_counted(kind: StoreKind, source: SourceSort) {
     .collect();
     let started = Instant::now();
     let (samples, typed) = loop {
-        let (samples, typed) = scrape(address);
+        let (samples, typed) = scrape(&admin);
         let differs: Vec<_> = expected
             .iter()
             .filter(|(name, value)| samples.get(*name) != Some(value))
@@ -273,12 +263,10 @@ async fn what_waits_is_told(kind: StoreKind, source: SourceSort) {
         ])
         .await;
     let mut host = scene.host(&[], &[("HAPAX_ADMIN__LISTEN", "127.0.0.1:0")]);
-    let line = host.wait_for_line("the admin address is open");
-    let line: serde_json::Value = serde_json::from_str(&line).unwrap();
-    let address = line["address"].as_str().unwrap();
+    let admin = Http::of(&mut host);
     let started = Instant::now();
     loop {
-        let (samples, _) = scrape(address);
+        let (samples, _) = scrape(&admin);
         let read = |name: &str| {
             let name = key(&format!("{name}{{handler=\"subject\"}}"));
             samples.get(&name).copied().unwrap_or(f64::NAN)

@@ -4,12 +4,11 @@
 
 mod support;
 
-use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use hapax::store::StoreKind;
-use support::host::{Host, run};
+use support::host::run;
+use support::http::Http;
 use support::scene::{Scene, SourceSort, credit_account};
 
 const TABLES: &str = "CREATE TABLE accounts (id TEXT PRIMARY KEY, balance BIGINT NOT NULL)";
@@ -17,35 +16,22 @@ const TABLES: &str = "CREATE TABLE accounts (id TEXT PRIMARY KEY, balance BIGINT
 const LONG: Duration = Duration::from_secs(60);
 const LISTEN: (&str, &str) = ("HAPAX_ADMIN__LISTEN", "127.0.0.1:0");
 
-/// Where the host listens.
-fn address(host: &mut Host) -> String {
-    let line = host.wait_for_line("the admin address is open");
-    let line: serde_json::Value = serde_json::from_str(&line).unwrap();
-    line["address"].as_str().unwrap().to_owned()
-}
-
 /// The status and the body of an answer.
-fn get(address: &str, path: &str) -> (u16, serde_json::Value) {
-    let mut stream = TcpStream::connect(address).unwrap();
-    write!(
-        stream,
-        "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n"
+fn get(admin: &Http, path: &str) -> (u16, serde_json::Value) {
+    let answer = admin.get(path);
+    (
+        answer.status,
+        serde_json::from_slice(&answer.body).unwrap_or_default(),
     )
-    .unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    let status = answer.split_whitespace().nth(1).unwrap().parse().unwrap();
-    let body = answer.split_once("\r\n\r\n").unwrap().1;
-    (status, serde_json::from_str(body).unwrap_or_default())
 }
 
 /// Waits until `/readyz` answers with `status`; returns the body. The process lives all the while.
-fn wait_for(address: &str, status: u16) -> serde_json::Value {
-    wait_until(address, |found, _| found == status)
+fn wait_for(admin: &Http, status: u16) -> serde_json::Value {
+    wait_until(admin, |found, _| found == status)
 }
 
 /// Waits until `part` is down with a reason that contains `word`; returns the reason.
-fn wait_until_down(address: &str, part: &str, word: &str) -> String {
+fn wait_until_down(admin: &Http, part: &str, word: &str) -> String {
     let why = |body: &serde_json::Value| {
         body["down"]
             .as_array()?
@@ -55,19 +41,19 @@ fn wait_until_down(address: &str, part: &str, word: &str) -> String {
             .filter(|why| why.contains(word))
             .map(str::to_owned)
     };
-    let body = wait_until(address, |status, body| status == 503 && why(body).is_some());
+    let body = wait_until(admin, |status, body| status == 503 && why(body).is_some());
     why(&body).unwrap()
 }
 
-fn wait_until(address: &str, is_it: impl Fn(u16, &serde_json::Value) -> bool) -> serde_json::Value {
+fn wait_until(admin: &Http, is_it: impl Fn(u16, &serde_json::Value) -> bool) -> serde_json::Value {
     let started = Instant::now();
     loop {
-        let (status, body) = get(address, "/readyz");
+        let (status, body) = get(admin, "/readyz");
         assert_eq!(status == 200, body["ready"] == true, "{body}");
         if is_it(status, &body) {
             return body;
         }
-        assert_eq!(get(address, "/healthz").0, 200);
+        assert_eq!(get(admin, "/healthz").0, 200);
         assert!(started.elapsed() < LONG, "{status}: {body}");
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -84,25 +70,25 @@ async fn what_is_down_is_named_until_it_is_back() {
     )
     .await;
     let mut host = scene.host(&[], &[LISTEN]);
-    let address = address(&mut host);
-    wait_for(&address, 200);
+    let admin = Http::of(&mut host);
+    wait_for(&admin, 200);
 
     scene.store.postgres.as_mut().unwrap().kill();
-    let why = wait_until_down(&address, "store", "cannot connect to `postgres://tester@");
+    let why = wait_until_down(&admin, "store", "cannot connect to `postgres://tester@");
     assert!(!why.contains("secret"), "{why}");
     scene.store.postgres.as_mut().unwrap().restart();
-    wait_for(&address, 200);
+    wait_for(&admin, 200);
 
     scene.nats.as_mut().unwrap().kill();
     wait_until_down(
-        &address,
+        &admin,
         "source messages",
         "no connection to `nats://127.0.0.1:",
     );
     scene.nats.as_mut().unwrap().restart();
-    wait_for(&address, 200);
+    wait_for(&admin, 200);
 
-    assert_eq!(get(&address, "/elsewhere").0, 404);
+    assert_eq!(get(&admin, "/elsewhere").0, 404);
     host.terminate();
     host.wait_well();
 }
@@ -120,16 +106,16 @@ async fn a_start_without_database_and_broker_waits_for_both() {
     scene.store.postgres.as_mut().unwrap().stop();
     scene.nats.as_mut().unwrap().kill();
     let mut host = scene.host(&[], &[LISTEN]);
-    let address = address(&mut host);
+    let admin = Http::of(&mut host);
     host.wait_for_line("waiting for the database");
-    wait_until_down(&address, "store", "cannot connect");
+    wait_until_down(&admin, "store", "cannot connect");
     scene.store.postgres.as_mut().unwrap().restart();
     host.wait_for_line("waiting for the source");
-    wait_until_down(&address, "source messages", "cannot connect");
-    assert_eq!(get(&address, "/readyz").0, 503);
+    wait_until_down(&admin, "source messages", "cannot connect");
+    assert_eq!(get(&admin, "/readyz").0, 503);
     scene.nats.as_mut().unwrap().restart();
     host.wait_until_ready();
-    wait_for(&address, 200);
+    wait_for(&admin, 200);
     host.terminate();
     host.wait_well();
 }

@@ -18,9 +18,6 @@ use super::answer::ApiError;
 pub(super) const BODY_MAX: usize = 1 << 20;
 /// The largest body of many messages or dead letters.
 pub(super) const MANY_MAX: usize = 16 << 20;
-/// The largest component that is taken.
-#[allow(dead_code, reason = "for the routes that take components")]
-pub(crate) const COMPONENT_MAX: usize = 64 << 20;
 
 /// How long an ordinary body may take to come.
 const BODY_TIME: Duration = Duration::from_secs(10);

@@ -14,7 +14,7 @@ use super::answer::{Answer, ApiError, json_ok};
 use super::body::{JsonBody, MANY_MAX, Numbered, Params, expect_type, read_body};
 use super::routes::{Route, route};
 use super::work::{Work, rest};
-use crate::app::{DeadLetters, LetterSelection, letters_said, letters_told};
+use crate::app::{DeadLetters, LetterSelection, ShownLetter, letters_said, letters_told};
 use crate::exit::{CommandError, Exit};
 use crate::message::{FailureClass, Instant};
 
@@ -177,26 +177,24 @@ async fn groups(State(state): State<AdminState>, Params(params): Params<ListPara
     Ok(json_ok(&letters_told::grouped(&groups)))
 }
 
-async fn show(State(state): State<AdminState>, Numbered(number): Numbered) -> Answer {
+async fn letter(state: &AdminState, number: i64) -> Result<ShownLetter, ApiError> {
     let config = state.config();
-    let letter = state
+    state
         .bounds
         .work(Work::Read, async move {
             DeadLetters::open(&config).await?.show(number).await
         })
-        .await?;
-    Ok(json_ok(&letters_told::shown(&letter)))
+        .await
+}
+
+async fn show(State(state): State<AdminState>, Numbered(number): Numbered) -> Answer {
+    Ok(json_ok(&letters_told::shown(
+        &letter(&state, number).await?,
+    )))
 }
 
 async fn show_payload(State(state): State<AdminState>, Numbered(number): Numbered) -> Answer {
-    let config = state.config();
-    let letter = state
-        .bounds
-        .work(Work::Read, async move {
-            DeadLetters::open(&config).await?.show(number).await
-        })
-        .await?;
-    Ok(payload(letter.stored.letter.payload))
+    Ok(payload(letter(&state, number).await?.stored.letter.payload))
 }
 
 /// A payload, byte for byte. No browser shows it as anything.

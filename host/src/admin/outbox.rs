@@ -12,7 +12,7 @@ use super::dead_letters::{LIMIT_DEFAULT, LIMIT_MAX, payload, said};
 use super::routes::{Route, route};
 use super::work::Work;
 use crate::app::{Outbox, OutboxSelection, outbox_state, outbox_told};
-use crate::store::OutboxState;
+use crate::store::{OutboxState, StoredOutboxRow};
 
 pub(super) const ROUTES: &[Route] = &[
     route!(get "/api/outbox" list),
@@ -72,26 +72,22 @@ async fn list(State(state): State<AdminState>, Params(params): Params<ListParams
     Ok(json_ok(&outbox_told::listed(&rows, has_more)))
 }
 
-async fn show(State(state): State<AdminState>, Numbered(number): Numbered) -> Answer {
+async fn row(state: &AdminState, number: i64) -> Result<StoredOutboxRow, ApiError> {
     let config = state.config();
-    let row = state
+    state
         .bounds
         .work(Work::Read, async move {
             Outbox::open(&config).await?.show(number).await
         })
-        .await?;
-    Ok(json_ok(&outbox_told::shown(&row)))
+        .await
+}
+
+async fn show(State(state): State<AdminState>, Numbered(number): Numbered) -> Answer {
+    Ok(json_ok(&outbox_told::shown(&row(&state, number).await?)))
 }
 
 async fn show_payload(State(state): State<AdminState>, Numbered(number): Numbered) -> Answer {
-    let config = state.config();
-    let row = state
-        .bounds
-        .work(Work::Read, async move {
-            Outbox::open(&config).await?.show(number).await
-        })
-        .await?;
-    Ok(payload(row.message.payload))
+    Ok(payload(row(&state, number).await?.message.payload))
 }
 
 async fn republish(

@@ -1,13 +1,12 @@
 //! A collector that is away, or that never answers, costs spans and nothing else.
 
-use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use hapax::store::StoreKind;
 use serde_json::json;
 
-use crate::support::host::Host;
+use crate::support::http::Http;
 use crate::support::scene::{Scene, SourceSort, script};
 use crate::{Sent, TABLES, lines, note, send};
 
@@ -29,25 +28,12 @@ async fn with_messages() -> Scene {
     scene
 }
 
-fn admin_address(host: &mut Host) -> String {
-    let line = host.wait_for_line("the admin address is open");
-    let line: serde_json::Value = serde_json::from_str(&line).unwrap();
-    line["address"].as_str().unwrap().to_owned()
-}
-
 /// Waits until so many spans were dropped for this reason.
-fn wait_for_dropped(address: &str, reason: &str, at_least: f64) {
+fn wait_for_dropped(admin: &Http, reason: &str, at_least: f64) {
     let sample = format!("hapax_trace_spans_dropped_total{{reason=\"{reason}\"}} ");
     let started = Instant::now();
     loop {
-        let mut stream = TcpStream::connect(address).unwrap();
-        write!(
-            stream,
-            "GET /metrics HTTP/1.0\r\nHost: {address}\r\nConnection: close\r\n\r\n"
-        )
-        .unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
+        let answer = admin.get("/metrics").text();
         let dropped = answer
             .lines()
             .find_map(|line| line.strip_prefix(&sample)?.parse::<f64>().ok());
@@ -76,9 +62,9 @@ async fn a_collector_that_is_away_is_told_of_once() {
             ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "32"),
         ],
     );
-    let address = admin_address(&mut host);
+    let admin = Http::of(&mut host);
     scene.wait_until_nothing_pends().await;
-    wait_for_dropped(&address, "collector", 64.0);
+    wait_for_dropped(&admin, "collector", 64.0);
     host.terminate();
     let said = host.wait_well();
     assert_eq!(
@@ -117,9 +103,9 @@ async fn a_collector_that_never_answers_holds_nobody_up() {
             ("OTEL_EXPORTER_OTLP_TIMEOUT", "600000"),
         ],
     );
-    let address = admin_address(&mut host);
+    let admin = Http::of(&mut host);
     scene.wait_until_nothing_pends().await;
-    wait_for_dropped(&address, "queue-full", 1.0);
+    wait_for_dropped(&admin, "queue-full", 1.0);
     host.terminate();
     let said = host.wait_well();
     assert_eq!(
