@@ -12,8 +12,8 @@ use sqlx::{AssertSqlSafe, ConnectOptions as _};
 use super::errors::Class;
 use super::hooks::Hooks;
 use super::{
-    OPEN_AGAIN_AFTER, STATEMENTS_MAX, STEPS_BETWEEN_LOOKS, SqliteSession, authorizer, errors,
-    params, started,
+    OPEN_AGAIN_AFTER, ROWS_AHEAD, STATEMENTS_MAX, STEPS_BETWEEN_LOOKS, SqliteSession, authorizer,
+    errors, params, started,
 };
 use crate::metrics::OpenSession;
 use crate::store::cursors::Cursors;
@@ -45,6 +45,7 @@ impl SqliteSession {
             .foreign_keys(true)
             .busy_timeout(options.lock_timeout)
             .statement_cache_capacity(STATEMENTS_MAX)
+            .row_buffer_size(ROWS_AHEAD)
             .disable_statement_logging();
         let opening = Instant::now();
         let mut connection = loop {

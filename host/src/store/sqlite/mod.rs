@@ -60,6 +60,8 @@ use rows::{RowSink, column};
 /// How many steps of SQLite's machine run between two looks at the deadline: well below a millisecond.
 const STEPS_BETWEEN_LOOKS: i32 = 1000;
 
+/// How many rows the driver reads ahead of whoever takes them. They count for no limit, and a row may have a megabyte and more.
+const ROWS_AHEAD: usize = 8;
 /// How many verdicts on handlers' statements are kept on a connection.
 const STATEMENTS_MAX: usize = 256;
 
