@@ -1,14 +1,18 @@
 //! `hapax check`: the configuration and the components, without database or broker.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Duration;
 
 use serde::Serialize;
 
 use super::handler_migrations;
-use crate::config::{Config, HandlerConfig, SourceKind, TargetConfig};
+use crate::config::{ComponentPlace, Config, HandlerConfig, SourceKind, TargetConfig};
 use crate::exit::{CommandError, Exit};
-use crate::handler::{Handler, HandlerOptions, Runtime, Targets};
+use crate::handler::{
+    Component, ComponentInfo, Handler, HandlerOptions, LoadError, Runtime, Targets,
+};
+use crate::message::ComponentDigest;
 use crate::store::{Reach, StoreKind, check_handler_migrations};
 
 /// What a component imports that publishes.
@@ -19,14 +23,14 @@ const OUTBOX_INTERFACE: &str = "hapax:handler/outbox@";
 pub struct CheckedHandler {
     /// Its name.
     pub name: String,
-    /// The component's file.
+    /// The component's file, or `store`: then nothing is known of it here.
     pub component: String,
     /// SHA-256 of the component, in hexadecimal digits.
-    pub digest: String,
+    pub digest: Option<String>,
     /// The version of `hapax:handler` that it was built for.
-    pub contract: String,
+    pub contract: Option<String>,
     /// The component's size.
-    pub bytes: usize,
+    pub bytes: Option<usize>,
     /// What the component imports.
     pub imports: Vec<String>,
     /// Where it can publish to; absent if it can't publish.
@@ -159,20 +163,47 @@ pub async fn check(config: &Config) -> Result<Vec<CheckedHandler>, CommandError>
                 }
             },
         };
-        match load(&runtime, handler, &config.targets).await {
-            Ok(component) => checked.push(CheckedHandler {
+        let info = match &handler.component {
+            ComponentPlace::Store => None,
+            ComponentPlace::File(path) => {
+                match load(&runtime, handler, path, &config.targets).await {
+                    Ok(component) => Some(component.info().clone()),
+                    Err(error) => {
+                        problems.push(error);
+                        continue;
+                    }
+                }
+            }
+        };
+        checked.push(checked_handler(config, handler, info, migrations).await);
+    }
+    match CommandError::all(problems) {
+        Some(error) => Err(error),
+        None => Ok(checked),
+    }
+}
+
+/// Describes a handler; `info` is of its component, where that is at hand.
+async fn checked_handler(
+    config: &Config,
+    handler: &HandlerConfig,
+    info: Option<ComponentInfo>,
+    migrations: usize,
+) -> CheckedHandler {
+    CheckedHandler {
                 name: handler.name.clone(),
-                component: handler.component.display().to_string(),
-                digest: component.digest().to_string(),
-                contract: component.info().contract_version.clone(),
-                bytes: component.info().size_bytes,
-                imports: component.info().imports.clone(),
-                targets: component
-                    .info()
-                    .imports
-                    .iter()
-                    .any(|import| import.starts_with(OUTBOX_INTERFACE))
+                component: handler.component.to_string(),
+                digest: info.as_ref().map(|info| info.digest.to_string()),
+                contract: info.as_ref().map(|info| info.contract_version.clone()),
+                bytes: info.as_ref().map(|info| info.size_bytes),
+                targets: info
+                    .as_ref()
+                    .is_some_and(|info| {
+                        let mut imports = info.imports.iter();
+                        imports.any(|import| import.starts_with(OUTBOX_INTERFACE))
+                    })
                     .then(|| config.targets.keys().cloned().collect()),
+                imports: info.map(|info| info.imports).unwrap_or_default(),
                 source: handler.source.clone(),
                 source_kind: match config
                     .sources
@@ -220,13 +251,6 @@ pub async fn check(config: &Config) -> Result<Vec<CheckedHandler>, CommandError>
                 role: handler.rights.role.clone(),
                 allow_ddl: handler.rights.allow_ddl,
                 differs: differs(handler).await,
-            }),
-            Err(error) => problems.push(error),
-        }
-    }
-    match CommandError::all(problems) {
-        Some(error) => Err(error),
-        None => Ok(checked),
     }
 }
 
@@ -275,7 +299,10 @@ async fn differs(handler: &HandlerConfig) -> Vec<String> {
     if !handler.replayable {
         return Vec::new();
     }
-    match tokio::fs::read(&handler.component).await {
+    let Some(path) = handler.component.file() else {
+        return Vec::new();
+    };
+    match tokio::fs::read(path).await {
         Ok(bytes) => super::replayable::differing(&bytes),
         // It was read a moment ago; that it is gone is another check's to say.
         Err(_) => Vec::new(),
@@ -286,10 +313,21 @@ fn milliseconds(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Reads and compiles a handler's component, off the async threads.
+/// Reads and compiles a handler's component from its file, off the async threads.
 pub(super) async fn load(
     runtime: &Runtime,
     handler: &HandlerConfig,
+    path: &Path,
+    targets: &BTreeMap<String, TargetConfig>,
+) -> Result<Handler, CommandError> {
+    let loaded = runtime.load_file(path).await;
+    ready(handler, loaded, targets)
+}
+
+/// Makes a handler of a loaded component, if it is the one that it may run.
+pub(super) fn ready(
+    handler: &HandlerConfig,
+    component: Result<Component, LoadError>,
     targets: &BTreeMap<String, TargetConfig>,
 ) -> Result<Handler, CommandError> {
     let options = HandlerOptions {
@@ -302,9 +340,30 @@ pub(super) async fn load(
             default: handler.target.clone(),
         },
     };
-    runtime
-        .load_file(&handler.component)
-        .await
-        .and_then(|component| Handler::new(component, options))
+    let component =
+        component.map_err(|error| CommandError::component(&handler.name, &error))?;
+    check_pin(handler, component.digest())?;
+    Handler::new(component, options)
         .map_err(|error| CommandError::component(&handler.name, &error))
+}
+
+/// Refuses a component that is not the pinned one.
+///
+/// # Errors
+/// Names both.
+pub(super) fn check_pin(
+    handler: &HandlerConfig,
+    digest: ComponentDigest,
+) -> Result<(), CommandError> {
+    match handler.sha256 {
+        Some(pinned) if pinned != digest => Err(CommandError::new(
+            Exit::Configuration,
+            format!(
+                "handler `{}`: the component has the digest `{digest}`, and `sha256` allows only `{pinned}`",
+                handler.name
+            ),
+            Some("if the component is the right one, write its digest into `sha256`"),
+        )),
+        _ => Ok(()),
+    }
 }

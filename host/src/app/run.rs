@@ -406,7 +406,11 @@ async fn load_components(config: &Config) -> Result<Vec<(HandlerConfig, Handler)
     let mut loaded = Vec::new();
     let mut refused = Vec::new();
     for handler in config.handlers.values() {
-        match super::check::load(&runtime, handler, &config.targets).await {
+        // What the store holds is looked up when the store is there.
+        let Some(path) = handler.component.file() else {
+            continue;
+        };
+        match super::check::load(&runtime, handler, path, &config.targets).await {
             Ok(component) => loaded.push((handler.clone(), component)),
             Err(error) => refused.push(error),
         }

@@ -13,7 +13,9 @@ mod section;
 mod units;
 
 pub use checked::{AdminConfig, Config, JetStreamConfig, SourceConfig, SourceKind, StoreConfig};
-pub use handler::{Batch, ConflictPolicy, Dedup, HandlerConfig, Late, OnDead, Order, Retry};
+pub use handler::{
+    Batch, ComponentPlace, ConflictPolicy, Dedup, HandlerConfig, Late, OnDead, Order, Retry,
+};
 pub use outbox::{OutboxConfig, TargetConfig, TargetKind};
 pub use problem::{ConfigError, Problem};
 pub(crate) use units::duration;
