@@ -2,6 +2,7 @@
 //!
 //! **Invariant**: nothing here changes anything, and no answer holds a secret.
 
+mod handlers;
 mod health;
 mod metrics;
 
@@ -16,6 +17,11 @@ use tokio::task::JoinHandle;
 
 use crate::health::Health;
 
+pub use handlers::{
+    Answer, BY_HEADER, Change, Changed, HandlerHistory, HandlersDoor, HandlersList, HandlersRequest,
+    HistoryLine, ListedHandler, ListedHost, MIGRATIONS_BYTES_MAX, Refusal, RefusalBody,
+};
+
 /// How often measured values are put into their buckets.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -26,6 +32,8 @@ pub struct AdminState {
     pub health: Arc<Health>,
     /// What it measures.
     pub metrics: PrometheusHandle,
+    /// Who answers about the handlers.
+    pub handlers: HandlersDoor,
 }
 
 impl std::fmt::Debug for AdminState {
@@ -84,6 +92,7 @@ impl Drop for Admin {
 /// One file a subject; each has a router of its own.
 fn routes(state: AdminState) -> Router {
     Router::new()
+        .merge(handlers::routes())
         .merge(health::routes())
         .merge(metrics::routes())
         .with_state(state)

@@ -11,6 +11,7 @@ mod limits;
 mod load;
 mod log;
 mod outbox;
+mod producers;
 mod self_check;
 mod sql;
 mod state;
@@ -29,6 +30,7 @@ pub use limits::Limits;
 pub use load::{COMPONENT_BYTES_MAX, Component, ComponentInfo};
 pub use log::{LOG_LINES_MAX, LogLine, LogLines};
 pub use outbox::{OUTBOX_BYTES_MAX, OUTBOX_HEADERS_MAX, OUTBOX_TEXT_BYTES_MAX};
+pub use producers::{Producer, producers};
 pub use sql::{PARAMS_MAX, STATEMENT_BYTES_MAX};
 
 /// The handler's `config` table: a string as written, any other value as JSON text.
