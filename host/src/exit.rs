@@ -60,6 +60,18 @@ impl CommandError {
         })
     }
 
+    /// Returns what is wrong and what to do about it, for the fields of a log line.
+    pub(crate) fn sentences(&self) -> (String, String) {
+        let (mut problems, mut hints) = (Vec::new(), Vec::new());
+        for line in self.text.lines() {
+            match line.strip_prefix("hint: ") {
+                Some(hint) => hints.push(hint),
+                None => problems.push(line.strip_prefix("error: ").unwrap_or(line)),
+            }
+        }
+        (problems.join("; "), hints.join("; "))
+    }
+
     /// Adds what had happened before the error.
     #[must_use]
     pub fn after(mut self, happened: &str) -> Self {

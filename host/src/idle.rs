@@ -14,7 +14,8 @@ pub struct IdleBoard {
 struct State {
     /// Grows with each piece of work: who looked before has to look again.
     work: u64,
-    idle: Vec<bool>,
+    /// `None` where the seat was left.
+    idle: Vec<Option<bool>>,
     /// Once all were idle at the same time, they stay so.
     is_over: bool,
 }
@@ -27,10 +28,11 @@ pub struct Seat {
 }
 
 impl IdleBoard {
-    /// Returns a seat for one more, who counts as busy. All seats are taken before the first of them looks.
+    /// Returns a seat for one more, who counts as busy until it is dropped. All seats are taken before the first of them looks; who
+    /// takes another's place takes its own seat first.
     pub fn seat(self: &Arc<Self>) -> Seat {
         let mut state = self.lock();
-        state.idle.push(false);
+        state.idle.push(Some(false));
         Seat {
             board: Arc::clone(self),
             number: state.idle.len() - 1,
@@ -41,7 +43,9 @@ impl IdleBoard {
     pub fn busy(&self) {
         let mut state = self.lock();
         state.work += 1;
-        state.idle.fill(false);
+        for idle in state.idle.iter_mut().flatten() {
+            *idle = false;
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -67,16 +71,36 @@ impl Seat {
         if state.work == work
             && let Some(idle) = state.idle.get_mut(self.number)
         {
-            *idle = true;
+            *idle = Some(true);
         }
-        state.is_over |= state.idle.iter().all(|idle| *idle);
+        state.is_over |= state.idle.iter().flatten().all(|idle| *idle);
         state.is_over
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        if let Some(idle) = self.board.lock().idle.get_mut(self.number) {
+            *idle = None;
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_has_left_is_not_waited_for() {
+        let board = Arc::new(IdleBoard::default());
+        let (one, two) = (board.seat(), board.seat());
+        assert!(!one.found_nothing(one.work()));
+        let after_it = board.seat();
+        drop(two);
+        assert!(!one.found_nothing(one.work()));
+        drop(after_it);
+        assert!(one.found_nothing(one.work()));
+    }
 
     #[test]
     fn all_end_together_and_nobody_before() {

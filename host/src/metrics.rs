@@ -197,6 +197,21 @@ impl HandlerMetrics {
         }
     }
 
+    /// Another component runs from now on. A series that is there stays, so the one before becomes 0.
+    pub(crate) fn component(&self, before: ComponentDigest, now: ComponentDigest) {
+        let gauge = |digest: ComponentDigest| -> Gauge {
+            gauge!(COMPONENT, "handler" => self.handler.clone(), "digest" => digest.to_string())
+        };
+        gauge(before).set(0.0);
+        gauge(now).set(1.0);
+    }
+
+    /// The handler runs no more.
+    pub(crate) fn stopped(&self, component: ComponentDigest) {
+        gauge!(COMPONENT, "handler" => self.handler.clone(), "digest" => component.to_string())
+            .set(0.0);
+    }
+
     pub(crate) fn settled(&self, processed: u64, duplicates: u64) {
         self.processed.increment(processed);
         self.duplicates.increment(duplicates);

@@ -9,9 +9,7 @@ use serde::Serialize;
 use super::handler_migrations;
 use crate::config::{ComponentPlace, Config, HandlerConfig, SourceKind, TargetConfig};
 use crate::exit::{CommandError, Exit};
-use crate::handler::{
-    Component, ComponentInfo, Handler, HandlerOptions, LoadError, Runtime, Targets,
-};
+use crate::handler::{ComponentInfo, Handler, HandlerOptions, LoadError, Runtime, Targets};
 use crate::message::ComponentDigest;
 use crate::store::{Reach, StoreKind, check_handler_migrations};
 
@@ -129,7 +127,8 @@ pub struct CheckedRetry {
 /// # Errors
 /// All problems, each with its hint.
 pub async fn check(config: &Config) -> Result<Vec<CheckedHandler>, CommandError> {
-    let runtime = super::run::checked_runtime(config).await?;
+    let runtime =
+        super::run::checked_runtime(&super::supervisor::room_for(config.handlers.values())).await?;
     let kind = if config.store.is_sqlite() {
         StoreKind::Sqlite
     } else {
@@ -169,7 +168,7 @@ pub async fn check(config: &Config) -> Result<Vec<CheckedHandler>, CommandError>
                 match load(&runtime, handler, path, &config.targets).await {
                     Ok(component) => Some(component.info().clone()),
                     Err(error) => {
-                        problems.push(error);
+                        problems.push(CommandError::component(&handler.name, &error));
                         continue;
                     }
                 }
@@ -313,24 +312,12 @@ fn milliseconds(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Reads and compiles a handler's component from its file, off the async threads.
-pub(super) async fn load(
-    runtime: &Runtime,
+/// Returns what a handler is, but for its component.
+pub(super) fn handler_options(
     handler: &HandlerConfig,
-    path: &Path,
     targets: &BTreeMap<String, TargetConfig>,
-) -> Result<Handler, CommandError> {
-    let loaded = runtime.load_file(path).await;
-    ready(handler, loaded, targets)
-}
-
-/// Makes a handler of a loaded component, if it is the one that it may run.
-pub(super) fn ready(
-    handler: &HandlerConfig,
-    component: Result<Component, LoadError>,
-    targets: &BTreeMap<String, TargetConfig>,
-) -> Result<Handler, CommandError> {
-    let options = HandlerOptions {
+) -> HandlerOptions {
+    HandlerOptions {
         name: handler.name.clone(),
         consumer: handler.consumer.clone(),
         limits: handler.limits.clone(),
@@ -339,31 +326,34 @@ pub(super) fn ready(
             names: targets.keys().cloned().collect(),
             default: handler.target.clone(),
         },
-    };
-    let component =
-        component.map_err(|error| CommandError::component(&handler.name, &error))?;
-    check_pin(handler, component.digest())?;
-    Handler::new(component, options)
-        .map_err(|error| CommandError::component(&handler.name, &error))
+    }
 }
 
-/// Refuses a component that is not the pinned one.
-///
-/// # Errors
-/// Names both.
+/// Reads and compiles a handler's component from its file, off the async threads.
+pub(super) async fn load(
+    runtime: &Runtime,
+    handler: &HandlerConfig,
+    path: &Path,
+    targets: &BTreeMap<String, TargetConfig>,
+) -> Result<Handler, LoadError> {
+    let component = runtime.load_file(path).await?;
+    check_pin(handler, &path.display().to_string(), component.digest())?;
+    Handler::new(component, handler_options(handler, targets))
+}
+
+/// Refuses a component that is not the pinned one. `name` is for messages: the file's path.
 pub(super) fn check_pin(
     handler: &HandlerConfig,
+    name: &str,
     digest: ComponentDigest,
-) -> Result<(), CommandError> {
+) -> Result<(), LoadError> {
     match handler.sha256 {
-        Some(pinned) if pinned != digest => Err(CommandError::new(
-            Exit::Configuration,
-            format!(
-                "handler `{}`: the component has the digest `{digest}`, and `sha256` allows only `{pinned}`",
-                handler.name
+        Some(pinned) if pinned != digest => Err(LoadError {
+            problem: format!(
+                "`{name}` has the digest `{digest}`, and `sha256` of the handler allows only `{pinned}`"
             ),
-            Some("if the component is the right one, write its digest into `sha256`"),
-        )),
+            hint: "if this component is the right one, write its digest into `sha256`".into(),
+        }),
         _ => Ok(()),
     }
 }

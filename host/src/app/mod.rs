@@ -5,6 +5,7 @@
 mod check;
 mod dead_letters;
 mod demo;
+mod deployments;
 mod handler_migrations;
 mod outbox;
 mod prepare;
@@ -15,6 +16,7 @@ mod rewind;
 mod run;
 mod send;
 mod status;
+mod supervisor;
 mod window;
 
 use std::sync::Arc;
@@ -35,6 +37,9 @@ pub use rewind::{Rewind, RewindTold};
 pub use run::{RunOptions, run};
 pub use send::{Envelope, Line, NewMessage, Next, Sent, send};
 pub use status::{ClaimsStatus, HandlerStatus, OutboxStatus, Status, status};
+pub use supervisor::{
+    Change, ChangeError, ComponentBytes, HandlerState, Phase, Supervisor, Swapped,
+};
 
 use crate::config::{Config, HandlerConfig, JetStreamConfig};
 use crate::exit::{CommandError, Exit};

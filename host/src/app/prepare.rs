@@ -6,8 +6,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::reconcile::Reconciled;
-use super::{connect_and_migrate, handler_migrations, jetstream_options, window};
-use crate::config::{Config, HandlerConfig, SourceKind};
+use super::{connect_and_migrate, handler_migrations, jetstream_options, own_session, window};
+use crate::config::{HandlerConfig, SourceConfig, SourceKind};
 use crate::exit::{CommandError, Exit};
 use crate::health::Health;
 use crate::message::Carried;
@@ -23,8 +23,8 @@ use crate::text::one_line;
 /// The pause between two tries to reach what is needed at start.
 const START_PAUSE: Duration = Duration::from_millis(500);
 
-/// Why the store is not prepared.
-enum NotPrepared {
+/// Why what a handler needs is not prepared.
+pub(super) enum NotPrepared {
     /// The database is away or busy: it is tried again.
     Away(String),
     /// Waiting won't help.
@@ -33,7 +33,7 @@ enum NotPrepared {
 
 impl NotPrepared {
     /// Tells what a wait can cure from what it can't.
-    fn of(error: StoreError, refused: impl FnOnce(StoreError) -> CommandError) -> Self {
+    pub(super) fn of(error: StoreError, refused: impl FnOnce(StoreError) -> CommandError) -> Self {
         match error {
             StoreError::Unavailable(why) | StoreError::Busy(why) => Self::Away(why),
             error => Self::Refused(refused(error)),
@@ -53,15 +53,47 @@ async fn prepare(store: &Store, handlers: &[&HandlerConfig]) -> Result<Connectio
     }
     // A migration may make the role.
     for handler in handlers {
-        if let Some(role) = &handler.rights.role {
-            connection.check_role(role).await.map_err(|error| {
-                NotPrepared::of(error, |error| {
-                    CommandError::store(&format!("handler `{}`: `role`", handler.name), &error)
-                })
-            })?;
-        }
+        check_role(&mut connection, handler).await?;
     }
     Ok(connection)
+}
+
+/// Brings the tables of one handler up to date, over a connection of its own, and sees that it can take its role. Without either
+/// there is nothing to ask the database.
+pub(super) async fn prepare_handler(
+    store: &Store,
+    handler: &HandlerConfig,
+) -> Result<(), NotPrepared> {
+    if handler.migrations.is_none() && handler.rights.role.is_none() {
+        return Ok(());
+    }
+    let mut connection = store
+        .connect(&own_session("reload"))
+        .await
+        .map_err(|error| {
+            NotPrepared::of(error, |error| {
+                CommandError::store(
+                    &format!("handler `{}`: cannot ask the database", handler.name),
+                    &error,
+                )
+            })
+        })?;
+    apply_migrations(&mut connection, store.kind(), handler).await?;
+    check_role(&mut connection, handler).await
+}
+
+async fn check_role(
+    connection: &mut Connection,
+    handler: &HandlerConfig,
+) -> Result<(), NotPrepared> {
+    let Some(role) = &handler.rights.role else {
+        return Ok(());
+    };
+    connection.check_role(role).await.map_err(|error| {
+        NotPrepared::of(error, |error| {
+            CommandError::store(&format!("handler `{}`: `role`", handler.name), &error)
+        })
+    })
 }
 
 /// Waits for the database and brings hapax's own tables and those of the handlers up to date. Returns, too, what can lose data there; `None` when the drain
@@ -107,7 +139,7 @@ async fn look_at_store(store: &Store) -> Result<Vec<String>, CommandError> {
 }
 
 /// Pauses between two tries. True if the drain began.
-async fn pause_or_drain(drain: &mut watch::Receiver<bool>) -> bool {
+pub(super) async fn pause_or_drain(drain: &mut watch::Receiver<bool>) -> bool {
     tokio::select! {
         // Neither loses anything when dropped.
         _ = drain.wait_for(|draining| *draining) => true,
@@ -182,60 +214,19 @@ pub(super) struct ConnectedSource {
     pub(super) reconciled: Option<Reconciled>,
 }
 
+/// Waits for a handler's source. `None` when the drain came first.
 pub(super) async fn connect_source(
-    config: &Config,
+    source: &SourceConfig,
     handler: &HandlerConfig,
     store: &Arc<Store>,
     health: &Arc<Health>,
     drain: &mut watch::Receiver<bool>,
 ) -> Result<Option<ConnectedSource>, CommandError> {
-    let Some(source) = config.sources.get(&handler.source) else {
-        return Err(CommandError::new(
-            Exit::Bug,
-            format!(
-                "handler `{}`: its source vanished after the check",
-                handler.name
-            ),
-            None,
-        ));
-    };
-    let part = health.part(match &source.kind {
-        SourceKind::Queue => "store".to_owned(),
-        SourceKind::JetStream(_) => format!("source {}", source.name),
-    });
+    let part = health.part(part_of(source));
     let mut news = News::default();
     loop {
-        let connected: Result<(Box<dyn Source>, Option<Reconciled>), SourceError> = match &source
-            .kind
-        {
-            SourceKind::Queue => Ok((Box::new(Queue::new(Arc::clone(store), &source.name)), None)),
-            SourceKind::JetStream(stream) => {
-                JetStream::connect(&jetstream_options(stream, handler))
-                    .await
-                    .map(|source| {
-                        window::warn(handler, &source.reach());
-                        let reconciled = Reconciled::new(handler, source.acknowledged());
-                        (Box::new(source) as Box<dyn Source>, Some(reconciled))
-                    })
-            }
-        };
-        match connected {
-            Ok((mut main, reconciled)) => {
-                let mut carried = Queue::new(Arc::clone(store), &Carried::queue(&handler.consumer));
-                part.up();
-                main.report_to(part);
-                carried.report_to(health.part("store"));
-                let merged = Merged::new(
-                    &handler.name,
-                    main,
-                    Box::new(carried),
-                    pipeline::in_hand_max(handler),
-                );
-                return Ok(Some(ConnectedSource {
-                    source: Box::new(merged),
-                    reconciled,
-                }));
-            }
+        match try_source(source, handler, store, health).await {
+            Ok(connected) => return Ok(Some(connected)),
             Err(SourceError::Unavailable(why)) => {
                 part.down(&why);
                 if news.is_news(&why) {
@@ -248,4 +239,43 @@ pub(super) async fn connect_source(
             return Ok(None);
         }
     }
+}
+
+/// What a source's health is reported on.
+fn part_of(source: &SourceConfig) -> String {
+    match &source.kind {
+        SourceKind::Queue => "store".to_owned(),
+        SourceKind::JetStream(_) => format!("source {}", source.name),
+    }
+}
+
+/// Connects a handler's source, which fetches from then on.
+pub(super) async fn try_source(
+    source: &SourceConfig,
+    handler: &HandlerConfig,
+    store: &Arc<Store>,
+    health: &Arc<Health>,
+) -> Result<ConnectedSource, SourceError> {
+    let (mut main, reconciled): (Box<dyn Source>, Option<Reconciled>) = match &source.kind {
+        SourceKind::Queue => (Box::new(Queue::new(Arc::clone(store), &source.name)), None),
+        SourceKind::JetStream(stream) => {
+            let source = JetStream::connect(&jetstream_options(stream, handler)).await?;
+            window::warn(handler, &source.reach());
+            let reconciled = Reconciled::new(handler, source.acknowledged());
+            (Box::new(source), Some(reconciled))
+        }
+    };
+    let mut carried = Queue::new(Arc::clone(store), &Carried::queue(&handler.consumer));
+    main.report_to(health.part(part_of(source)));
+    carried.report_to(health.part("store"));
+    let merged = Merged::new(
+        &handler.name,
+        main,
+        Box::new(carried),
+        pipeline::in_hand_max(handler),
+    );
+    Ok(ConnectedSource {
+        source: Box::new(merged),
+        reconciled,
+    })
 }

@@ -100,14 +100,15 @@ fn rest_after(took: Duration) -> Duration {
     (took * REST).clamp(REST_MIN, REST_MAX)
 }
 
-/// Prunes in rounds until `stop` says so. A round of which nothing comes is tried again with the next one.
+/// Prunes in rounds, by the rules that hold at each one's start, until `stop` says so. A round of which nothing comes is tried again with the next one.
 pub(super) async fn keep_pruning(
-    rules: Rules,
+    all_rules: watch::Receiver<Rules>,
     store: Arc<Store>,
     process: String,
     mut stop: watch::Receiver<bool>,
 ) {
     loop {
+        let rules = all_rules.borrow().clone();
         if let Err(error) = round(&rules, &store, &process, &mut stop).await {
             match error {
                 StoreError::Busy(_) | StoreError::Unavailable(_) => {

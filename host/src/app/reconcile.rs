@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant as Moment};
 
 use serde::Serialize;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 use super::own_session;
 use crate::config::{Dedup, HandlerConfig};
@@ -283,19 +283,43 @@ impl Reconciled {
     }
 }
 
-/// Keeps the checkpoints of this host's handlers, until `stop`. What can't be done now is done later.
+/// Whose checkpoint is kept.
+pub(super) enum Reconciling {
+    /// This one's from now on, instead of an earlier one of its handler.
+    Begins(Box<Reconciled>),
+    /// That of the handler with this name no more.
+    Ends(String),
+}
+
+impl Reconciling {
+    fn apply(self, all: &mut Vec<Reconciled>) {
+        let name = match &self {
+            Self::Begins(one) => &one.handler.name,
+            Self::Ends(name) => name,
+        };
+        all.retain(|known| known.handler.name != *name);
+        if let Self::Begins(one) = self {
+            all.push(*one);
+        }
+    }
+}
+
+/// Keeps the checkpoints of this host's handlers, of which `changes` tells, until `stop`. What can't be done now is done later.
 pub(super) async fn keep_reconciling(
-    mut all: Vec<Reconciled>,
+    mut changes: mpsc::UnboundedReceiver<Reconciling>,
     store: Arc<Store>,
     mut stop: watch::Receiver<bool>,
 ) {
-    if all.is_empty() {
-        return;
-    }
+    let mut all: Vec<Reconciled> = Vec::new();
     let mut connection = None;
     loop {
+        while let Ok(change) = changes.try_recv() {
+            change.apply(&mut all);
+        }
         let mut rest = INTERVAL;
-        if connection.is_none() {
+        if all.is_empty() {
+            connection = None;
+        } else if connection.is_none() {
             match store.connect(&own_session("reconcile")).await {
                 Ok(open) => {
                     connection = Some(open);
@@ -327,8 +351,9 @@ pub(super) async fn keep_reconciling(
             }
         }
         tokio::select! {
-            // Neither loses anything when dropped.
+            // None loses anything when dropped.
             _ = stop.wait_for(|stopping| *stopping) => return,
+            Some(change) = changes.recv() => change.apply(&mut all),
             () = tokio::time::sleep(rest) => {}
         }
     }

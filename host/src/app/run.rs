@@ -4,20 +4,22 @@ use std::future::Future;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use tokio::sync::{oneshot, watch};
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
 
+use super::deployments::{Deployments, Keeper, at_start};
 use super::prepare::{connect_source, migrated};
 use super::prune::{Rules, keep_pruning};
 use super::reconcile::keep_reconciling;
+use super::supervisor::{Loader, Rooms, Supervisor};
 use super::{open_store, own_session};
-use crate::admin::{Admin, AdminState};
+use crate::admin::{Admin, AdminState, HandlersDoor};
 use crate::config::{Config, HandlerConfig};
 use crate::exit::{CommandError, Exit};
 use crate::handler::{Handler, Runtime, RuntimeOptions};
 use crate::health::Health;
 use crate::idle::IdleBoard;
-use crate::pipeline::{self, BatchObserver, HandlerContext, LaneDied, Stop, Suspects};
+use crate::pipeline::{BatchObserver, Suspects};
 use crate::relay::{Relay, RelayedHandler};
 use crate::store::{Connection, SessionOptions, Store};
 use crate::systemd::Notifier;
@@ -57,7 +59,8 @@ pub async fn run(
     let components = load_components(config).await?;
     let store = open_store(config)?;
     let health = Arc::new(Health::default());
-    let _admin = listen(config, &health).await?;
+    let door = HandlersDoor::default();
+    let _admin = listen(config, &health, door.clone()).await?;
     let (drain_sender, mut drain) = watch::channel(false);
     let notifier = Notifier::from_environment(config.shutdown_grace).map(Arc::new);
     let notifying = notifier
@@ -85,7 +88,7 @@ pub async fn run(
         options,
         components,
         store,
-        &health,
+        (&health, &door),
         &drain_sender,
         &mut drain,
     )
@@ -98,7 +101,11 @@ pub async fn run(
 }
 
 /// Listens at the admin address, if there is one.
-async fn listen(config: &Config, health: &Arc<Health>) -> Result<Option<Admin>, CommandError> {
+async fn listen(
+    config: &Config,
+    health: &Arc<Health>,
+    handlers: HandlersDoor,
+) -> Result<Option<Admin>, CommandError> {
     let Some(admin) = &config.admin else {
         return Ok(None);
     };
@@ -112,6 +119,7 @@ async fn listen(config: &Config, health: &Arc<Health>) -> Result<Option<Admin>, 
     let state = AdminState {
         health: Arc::clone(health),
         metrics,
+        handlers,
     };
     match Admin::listen(admin.listen, state).await {
         Ok(admin) => {
@@ -137,9 +145,9 @@ async fn listen(config: &Config, health: &Arc<Health>) -> Result<Option<Admin>, 
 async fn start_and_wait(
     config: &Config,
     options: RunOptions,
-    components: Vec<(HandlerConfig, Handler)>,
+    (loader, components): (Loader, Vec<(HandlerConfig, Handler)>),
     store: Arc<Store>,
-    health: &Arc<Health>,
+    (health, door): (&Arc<Health>, &HandlersDoor),
     drain_sender: &watch::Sender<bool>,
     drain: &mut watch::Receiver<bool>,
 ) -> Result<(), CommandError> {
@@ -149,61 +157,93 @@ async fn start_and_wait(
     };
 
     let board = Arc::new(IdleBoard::default());
-    let relay = relay_of(config, &store, &board, options.until_idle);
-    let waker = relay.as_ref().map(Relay::waker);
+    let (relayed_sender, relayed_handlers) = watch::channel(relayed(config));
+    let (rules_sender, rules) = watch::channel(Rules::of(config));
+    let (reconciling, reconciled) = mpsc::unbounded_channel();
+    let relay = relay_of(config, &store, &board, relayed_handlers, options.until_idle);
     let suspects = Arc::new(Suspects::new(host_name()));
-    let mut contexts = Vec::new();
-    let mut pipelines = JoinSet::new();
-    let mut sources = Vec::new();
-    let mut reconciled = Vec::new();
+    let supervisor = Supervisor::new(
+        config.clone(),
+        loader,
+        Rooms {
+            store: Arc::clone(&store),
+            health: Arc::clone(health),
+            suspects: Arc::clone(&suspects),
+            observer: options.observer.clone(),
+            waker: relay.as_ref().map(Relay::waker),
+            board: options.until_idle.then(|| Arc::clone(&board)),
+            relayed: relayed_sender,
+            rules: rules_sender,
+            reconciling,
+        },
+    );
+    let Some(deployed) = at_start(config, &store, health, drain).await? else {
+        return Ok(());
+    };
+    let mut components = components;
+    for (handler, component) in &deployed.components {
+        match component {
+            None => supervisor.wait_at_start(handler),
+            Some(component) => {
+                let loaded = supervisor.load_at_start(handler, component.clone()).await?;
+                components.push((handler.clone(), loaded));
+            }
+        }
+    }
+    let (mut ready, mut paused) = (Vec::new(), Vec::new());
     for (handler, component) in components {
-        let Some(connected) = connect_source(config, &handler, &store, health, drain).await? else {
+        let source = super::supervisor::source_of(config, &handler)?;
+        let Some(connected) = connect_source(source, &handler, &store, health, drain).await? else {
             return Ok(());
         };
-        reconciled.extend(connected.reconciled);
         sweep_marks(&mut connection, &handler).await;
-        let context = HandlerContext::new(
-            handler,
-            component,
-            Arc::clone(&store),
-            Arc::clone(&suspects),
-        )
-        .observed_by(options.observer.clone())
-        .relayed_by(waker.clone())
-        .reporting_to(Arc::clone(health));
-        let context = Arc::new(context);
-        contexts.push(Arc::clone(&context));
-        sources.push((context, connected.source));
+        let is_paused = deployed.is_paused(&handler.name);
+        let one = supervisor.ready_at_start(handler, component, connected);
+        if is_paused { &mut paused } else { &mut ready }.push(one);
     }
-    let seat = || options.until_idle.then(|| board.seat());
     let (relay_ends, is_relay_over) = watch::channel(false);
-    let seats: Vec<_> = sources.iter().map(|_| seat()).collect();
     let relay = relay.map(|relay| tokio::spawn(relay.run(is_relay_over)));
-    for ((context, source), seat) in sources.into_iter().zip(seats) {
-        let stop = seat.map_or(Stop::WhenDrained, Stop::WhenIdle);
-        tracing::info!(
-            handler = context.name(),
-            consumer = context.consumer(),
-            "consuming"
-        );
-        pipelines.spawn(pipeline::run(context, source, stop, drain.clone()));
-    }
+    let handlers = ready.len();
+    supervisor.pause_at_start(paused).await;
+    supervisor.start(ready);
+    let draining = tokio::spawn({
+        let (supervisor, mut drain) = (supervisor.clone(), drain.clone());
+        async move {
+            // An error means that the host is gone.
+            let _ = drain.wait_for(|draining| *draining).await;
+            supervisor.drain();
+        }
+    });
     for sentence in losable {
         tracing::warn!(store = %store.display(), "{sentence}");
     }
     health.consuming();
-    tracing::info!(store = %store.display(), handlers = contexts.len(), "ready");
+    tracing::info!(store = %store.display(), handlers, "ready");
 
+    let changed = Arc::new(Notify::new());
+    let process = suspects.process().to_owned();
+    let deployments = Arc::new(Deployments::new(
+        supervisor.clone(),
+        Arc::clone(&store),
+        process.clone(),
+        Arc::clone(&changed),
+    ));
+    door.open(move |request| {
+        let deployments = Arc::clone(&deployments);
+        Box::pin(async move { deployments.answer(request).await })
+    });
     let (done, is_done) = oneshot::channel();
     let flusher = tokio::spawn(flush_counters(
-        contexts.clone(),
+        supervisor.clone(),
         Arc::clone(&store),
         connection,
         is_done,
     ));
     let (stop_keeping, keeping_stops) = watch::channel(false);
+    let keeper = Keeper::new(supervisor.clone(), Arc::clone(&store), process, changed);
+    let keeper = tokio::spawn(keeper.run(keeping_stops.clone()));
     let pruner = tokio::spawn(keep_pruning(
-        Rules::of(config),
+        rules,
         Arc::clone(&store),
         suspects.process().to_owned(),
         keeping_stops.clone(),
@@ -214,7 +254,8 @@ async fn start_and_wait(
         keeping_stops,
     ));
     let looking = tokio::spawn(look_for_stranded(config, &store));
-    let (ended, left) = wait_for(&mut pipelines, drain_sender, drain, config.shutdown_grace).await;
+    let (ended, left) = wait_for(&supervisor, drain_sender, drain, config.shutdown_grace).await;
+    draining.abort();
     if options.until_idle && !*drain.borrow() {
         // A short run says it, too.
         let _ = looking.await;
@@ -229,9 +270,10 @@ async fn start_and_wait(
     }
     drop(done);
     let connection = flusher.await.unwrap_or_default();
-    final_flush(&contexts, &store, connection).await;
+    final_flush(&supervisor, &store, connection).await;
     // What does not end is left to the end of the process: its statement rolls back.
     let _ = tokio::time::timeout(LAST_STATEMENT_TIMEOUT, async {
+        let _ = keeper.await;
         let _ = pruner.await;
         let _ = reconciler.await;
     })
@@ -279,23 +321,15 @@ fn relay_of(
     config: &Config,
     store: &Arc<Store>,
     board: &Arc<IdleBoard>,
+    handlers: watch::Receiver<Vec<RelayedHandler>>,
     until_idle: bool,
 ) -> Option<Relay> {
     if config.targets.is_empty() {
         return None;
     }
-    let handlers: Vec<_> = config
-        .handlers
-        .values()
-        .map(|handler| RelayedHandler {
-            name: handler.name.clone(),
-            consumer: handler.consumer.clone(),
-            target: handler.target.clone(),
-        })
-        .collect();
     let relay = Relay::new(
         Arc::clone(store),
-        &handlers,
+        handlers,
         &config.targets,
         config.outbox.clone(),
         Arc::clone(board),
@@ -305,6 +339,19 @@ fn relay_of(
     } else {
         relay
     })
+}
+
+/// Returns whose rows are relayed.
+pub(super) fn relayed(config: &Config) -> Vec<RelayedHandler> {
+    config
+        .handlers
+        .values()
+        .map(|handler| RelayedHandler {
+            name: handler.name.clone(),
+            consumer: handler.consumer.clone(),
+            target: handler.target.clone(),
+        })
+        .collect()
 }
 
 /// Waits until the relay has marked what it has in hand, for what is `left` of the grace. Rows that are not marked in time are
@@ -336,24 +383,23 @@ enum Ended {
 /// Waits for all pipelines; after the drain began, at most `grace`. When one dies the others are drained. Returns, too, how much of the
 /// grace is left.
 async fn wait_for(
-    pipelines: &mut JoinSet<Result<(), LaneDied>>,
+    supervisor: &Supervisor,
     drain_sender: &watch::Sender<bool>,
     drain: &mut watch::Receiver<bool>,
     grace: Duration,
 ) -> (Ended, Duration) {
-    let mut is_broken = false;
     let began = OnceLock::new();
     let all = async {
-        while let Some(ended) = pipelines.join_next().await {
-            match ended {
-                Ok(Ok(())) => continue,
-                // It is in the log already.
-                Ok(Err(LaneDied)) => {}
-                Err(error) => tracing::error!(%error, "a pipeline died"),
-            }
-            is_broken = true;
-            // Nobody restarts a part of this process: the whole has to be started again.
+        // Nobody restarts a part of this process: the whole has to be started again.
+        let when_one_dies = async {
+            supervisor.death().await;
             let _ = drain_sender.send(true);
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            // Neither does anything that a drop could cut off.
+            () = supervisor.end() => {}
+            () = when_one_dies => {}
         }
     };
     let too_late = async {
@@ -367,7 +413,7 @@ async fn wait_for(
         () = all => false,
         () = too_late => true,
     };
-    let ended = match (is_broken, is_late) {
+    let ended = match (supervisor.has_died(), is_late) {
         (true, _) => Ended::Broken,
         (false, true) => Ended::TooLate,
         (false, false) => Ended::Drained,
@@ -400,9 +446,21 @@ async fn sweep_marks(connection: &mut Connection, handler: &HandlerConfig) {
     }
 }
 
+/// As `sweep_marks`, over a connection of its own.
+pub(super) async fn sweep_marks_of(store: &Store, handler: &HandlerConfig) {
+    match store.connect(&own_session("reload")).await {
+        Ok(mut connection) => sweep_marks(&mut connection, handler).await,
+        Err(error) => {
+            tracing::debug!(handler = %handler.name, %error, "marks of ended runs were not looked at");
+        }
+    }
+}
+
 /// Loads every handler's component, and reports every one that is refused.
-async fn load_components(config: &Config) -> Result<Vec<(HandlerConfig, Handler)>, CommandError> {
-    let runtime = checked_runtime(config).await?;
+async fn load_components(
+    config: &Config,
+) -> Result<(Loader, Vec<(HandlerConfig, Handler)>), CommandError> {
+    let loader = Loader::new(config).await?;
     let mut loaded = Vec::new();
     let mut refused = Vec::new();
     for handler in config.handlers.values() {
@@ -410,20 +468,34 @@ async fn load_components(config: &Config) -> Result<Vec<(HandlerConfig, Handler)
         let Some(path) = handler.component.file() else {
             continue;
         };
-        match super::check::load(&runtime, handler, path, &config.targets).await {
+        let component = match loader.read(path).await {
+            Ok(component) => {
+                loader
+                    .load_at_start(handler, &config.targets, component)
+                    .await
+            }
+            Err(error) => Err(error),
+        };
+        match component {
             Ok(component) => loaded.push((handler.clone(), component)),
-            Err(error) => refused.push(error),
+            Err(error) => refused.push(CommandError::component(&handler.name, &error)),
         }
     }
     match CommandError::all(refused) {
         Some(error) => Err(error),
-        None => Ok(loaded),
+        None => Ok((loader, loaded)),
     }
 }
 
-/// Makes the Wasm runtime, and sees that its limits hold.
-pub(super) async fn checked_runtime(config: &Config) -> Result<Runtime, CommandError> {
-    let runtime = runtime(config)?;
+/// Makes a Wasm runtime, and sees that its limits hold.
+pub(super) async fn checked_runtime(options: &RuntimeOptions) -> Result<Runtime, CommandError> {
+    let runtime = Runtime::new(options).map_err(|error| {
+        CommandError::new(
+            Exit::Failed,
+            error,
+            Some("run it on a machine with 64 bits and enough address space (`ulimit -v`)"),
+        )
+    })?;
     runtime.self_check().await.map_err(|error| {
         CommandError::new(
             Exit::Bug,
@@ -434,34 +506,9 @@ pub(super) async fn checked_runtime(config: &Config) -> Result<Runtime, CommandE
     Ok(runtime)
 }
 
-/// Makes the Wasm runtime, sized for every lane of every handler.
-fn runtime(config: &Config) -> Result<Runtime, CommandError> {
-    let options = RuntimeOptions {
-        calls_max: config
-            .handlers
-            .values()
-            .map(|handler| handler.lanes)
-            .sum::<usize>()
-            .max(1),
-        memory_max_bytes: config
-            .handlers
-            .values()
-            .map(|handler| handler.limits.memory_bytes)
-            .max()
-            .unwrap_or(1 << 20),
-    };
-    Runtime::new(&options).map_err(|error| {
-        CommandError::new(
-            Exit::Failed,
-            error,
-            Some("run it on a machine with 64 bits and enough address space (`ulimit -v`)"),
-        )
-    })
-}
-
 /// Writes the counters of every handler once a second, until `done` is dropped. Returns its connection.
 async fn flush_counters(
-    handlers: Vec<Arc<HandlerContext>>,
+    supervisor: Supervisor,
     store: Arc<Store>,
     connection: Connection,
     mut done: oneshot::Receiver<()>,
@@ -475,22 +522,18 @@ async fn flush_counters(
         {
             return connection;
         }
-        connection = flush_once(&handlers, &store, connection).await;
+        connection = flush_once(&supervisor, &store, connection).await;
     }
 }
 
-async fn final_flush(
-    handlers: &[Arc<HandlerContext>],
-    store: &Store,
-    connection: Option<Connection>,
-) {
-    if flush_once(handlers, store, connection).await.is_none() {
+async fn final_flush(supervisor: &Supervisor, store: &Store, connection: Option<Connection>) {
+    if flush_once(supervisor, store, connection).await.is_none() {
         tracing::warn!("the counters of the last second are lost");
     }
 }
 
 async fn flush_once(
-    handlers: &[Arc<HandlerContext>],
+    supervisor: &Supervisor,
     store: &Store,
     connection: Option<Connection>,
 ) -> Option<Connection> {
@@ -498,7 +541,8 @@ async fn flush_once(
         Some(connection) => connection,
         None => store.connect(&own_session("counters")).await.ok()?,
     };
-    for handler in handlers {
+    let handlers = supervisor.counted();
+    for handler in &handlers {
         let counters = handler.counters().take();
         if counters == Default::default() {
             continue;
@@ -512,6 +556,7 @@ async fn flush_once(
             return None;
         }
     }
+    supervisor.are_counted(&handlers);
     Some(connection)
 }
 

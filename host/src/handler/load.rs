@@ -95,24 +95,7 @@ impl Runtime {
     pub async fn load_file(&self, path: &Path) -> Result<Component, LoadError> {
         let path = path.to_owned();
         self.off_the_async_threads(move |runtime| {
-            let name = path.display().to_string();
-            // Looked at first, so that a mistaken path to something huge is not read into memory.
-            let read = std::fs::metadata(&path).and_then(|metadata| {
-                if metadata.is_dir() {
-                    return Err(std::io::ErrorKind::IsADirectory.into());
-                }
-                match usize::try_from(metadata.len()) {
-                    Ok(bytes) if bytes <= COMPONENT_BYTES_MAX => std::fs::read(&path).map(Ok),
-                    _ => Ok(Err(too_large(&name, metadata.len()))),
-                }
-            });
-            match read {
-                Ok(bytes) => runtime.load_blocking(&name, &bytes?),
-                Err(error) => Err(LoadError {
-                    problem: format!("cannot read `{name}`: {error}"),
-                    hint: "build the component, or correct `component` in the configuration".into(),
-                }),
-            }
+            runtime.load_blocking(&path.display().to_string(), &read_blocking(&path)?)
         })
         .await
     }
@@ -121,9 +104,13 @@ impl Runtime {
     ///
     /// # Errors
     /// Says what the component wants, what this host has, and what to do.
-    pub async fn load(&self, name: &str, bytes: Vec<u8>) -> Result<Component, LoadError> {
+    pub async fn load(
+        &self,
+        name: &str,
+        bytes: impl AsRef<[u8]> + Send + 'static,
+    ) -> Result<Component, LoadError> {
         let name = name.to_owned();
-        self.off_the_async_threads(move |runtime| runtime.load_blocking(&name, &bytes))
+        self.off_the_async_threads(move |runtime| runtime.load_blocking(&name, bytes.as_ref()))
             .await
     }
 
@@ -149,16 +136,51 @@ impl Runtime {
         load: impl FnOnce(Runtime) -> Result<Component, LoadError> + Send + 'static,
     ) -> Result<Component, LoadError> {
         let runtime = self.clone();
-        match tokio::task::spawn_blocking(move || load(runtime)).await {
-            Ok(result) => result,
-            Err(error) => match error.try_into_panic() {
-                Ok(panic) => std::panic::resume_unwind(panic),
-                Err(error) => Err(LoadError {
-                    problem: format!("cannot load the component: {error}"),
-                    hint: "the host is shutting down".into(),
-                }),
-            },
+        off_the_async_threads(move || load(runtime)).await
+    }
+}
+
+/// Reads a component's file, whole, on a thread for blocking work.
+///
+/// # Errors
+/// It cannot be read, or is larger than `COMPONENT_BYTES_MAX`.
+pub async fn read_component(path: &Path) -> Result<Vec<u8>, LoadError> {
+    let path = path.to_owned();
+    off_the_async_threads(move || read_blocking(&path)).await
+}
+
+fn read_blocking(path: &Path) -> Result<Vec<u8>, LoadError> {
+    let name = path.display().to_string();
+    // Looked at first, so that a mistaken path to something huge is not read into memory.
+    let read = std::fs::metadata(path).and_then(|metadata| {
+        if metadata.is_dir() {
+            return Err(std::io::ErrorKind::IsADirectory.into());
         }
+        match usize::try_from(metadata.len()) {
+            Ok(bytes) if bytes <= COMPONENT_BYTES_MAX => std::fs::read(path).map(Ok),
+            _ => Ok(Err(too_large(&name, metadata.len()))),
+        }
+    });
+    read.unwrap_or_else(|error| {
+        Err(LoadError {
+            problem: format!("cannot read `{name}`: {error}"),
+            hint: "build the component, or correct `component` in the configuration".into(),
+        })
+    })
+}
+
+async fn off_the_async_threads<T: Send + 'static>(
+    load: impl FnOnce() -> Result<T, LoadError> + Send + 'static,
+) -> Result<T, LoadError> {
+    match tokio::task::spawn_blocking(load).await {
+        Ok(result) => result,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(error) => Err(LoadError {
+                problem: format!("cannot load the component: {error}"),
+                hint: "the host is shutting down".into(),
+            }),
+        },
     }
 }
 

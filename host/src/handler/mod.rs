@@ -27,7 +27,7 @@ use crate::store::{SqlError, Tx};
 pub use call::{HANDLES_MAX, Handler, RETRY_DELAY_MAX};
 pub use engine::{MEMORY_MAX_BYTES, Runtime, RuntimeError, RuntimeOptions, TICK};
 pub use limits::Limits;
-pub use load::{COMPONENT_BYTES_MAX, Component, ComponentInfo};
+pub use load::{COMPONENT_BYTES_MAX, Component, ComponentInfo, read_component};
 pub use log::{LOG_LINES_MAX, LogLine, LogLines};
 pub use outbox::{OUTBOX_BYTES_MAX, OUTBOX_HEADERS_MAX, OUTBOX_TEXT_BYTES_MAX};
 pub use producers::{Producer, producers};

@@ -18,7 +18,7 @@ use super::park::{Doomed, Parking, park};
 use super::policy::Failure;
 use super::process::{Member, Processed, process};
 use super::suspect::apart;
-use crate::message::{Message, ShortHash};
+use crate::message::{ComponentDigest, Message, ShortHash};
 use crate::source::Delivery;
 use crate::store::{Connection, MarkedFailure, PutOff, SessionOptions, StoreError};
 use crate::text::one_line;
@@ -203,10 +203,11 @@ impl Lane {
                     batch,
                     index,
                     failure,
+                    component,
                 } => match index {
                     _ if batch.len() == 1 => {
                         for member in batch {
-                            self.charge(member, failure.clone(), None, &mut report)
+                            self.charge(member, failure.clone(), component, None, &mut report)
                                 .await;
                         }
                     }
@@ -302,17 +303,19 @@ impl Lane {
                 delivery,
                 identity: None,
                 failure: Failure::missing_id(reason),
+                component: self.handler.digest(),
                 attempt: None,
             })),
         }
     }
 
-    /// Charges a failure to its message: records the attempt, then holds the message for a retry or gives up on it. The
+    /// Charges a failure of `component` to its message: records the attempt, then holds the message for a retry or gives up on it. The
     /// failed run of a suspect was marked by the process `marked_by`; the mark goes with the record.
     pub(super) async fn charge(
         &mut self,
         member: Member,
         failure: Failure,
+        component: ComponentDigest,
         marked_by: Option<&str>,
         report: &mut Report,
     ) {
@@ -339,11 +342,10 @@ impl Lane {
             let id = &member.message.id;
             let class = failure.class;
             let error = failure.reason.as_str();
-            let component = Some(self.handler.component.digest());
             let recorded = match marked_by {
                 None => {
                     connection
-                        .record_attempt(consumer, id, class, error, component)
+                        .record_attempt(consumer, id, class, error, Some(component))
                         .await
                 }
                 Some(host) => {
@@ -353,7 +355,7 @@ impl Lane {
                         host,
                         class,
                         error,
-                        component,
+                        component: Some(component),
                     };
                     connection.charge_started(&marked).await
                 }
@@ -373,7 +375,9 @@ impl Lane {
             }
         };
         if failure.is_final() || attempt >= retry.attempts {
-            return self.give_up_on(doomed(member, failure, attempt)).await;
+            return self
+                .give_up_on(doomed(member, failure, component, attempt))
+                .await;
         }
         let backoff = retry.backoff(attempt);
         let wait = failure.delay.map_or(backoff, |delay| delay.max(backoff));
@@ -381,7 +385,7 @@ impl Lane {
         self.handler.metrics.retried(failure.class);
         tracing::info!(
             handler = %self.handler.name,
-            component = %self.handler.component.digest(),
+            component = %component,
             message_id = %member.message.id,
             subject = %one_line(&member.message.incoming.subject),
             attempt,
@@ -446,11 +450,17 @@ impl Lane {
     }
 }
 
-fn doomed(member: Member, failure: Failure, attempt: u32) -> Box<Doomed> {
+fn doomed(
+    member: Member,
+    failure: Failure,
+    component: ComponentDigest,
+    attempt: u32,
+) -> Box<Doomed> {
     Box::new(Doomed {
         delivery: member.delivery,
         identity: Some((member.message, member.payload_hash)),
         failure,
+        component,
         attempt: Some(attempt),
     })
 }

@@ -20,7 +20,7 @@ mod too_old;
 mod waiting;
 
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -28,7 +28,7 @@ use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::config::{ConflictPolicy, HandlerConfig};
 use crate::handler::{Called, Handler, Outgoing};
 use crate::health::Health;
-use crate::message::{FailureClass, Header, Message};
+use crate::message::{ComponentDigest, FailureClass, Header, Message};
 use crate::metrics::HandlerMetrics;
 use crate::relay::RelayWaker;
 use crate::store::{Baton, OutboxRow, Store, StoreError, Tx};
@@ -60,7 +60,8 @@ fn traced(mut headers: Vec<Header>, traceparent: Option<&Header>) -> Vec<Header>
 pub struct HandlerContext {
     name: String,
     consumer: String,
-    component: Handler,
+    /// What runs from the next batch on. A batch keeps the one that it began with.
+    component: std::sync::RwLock<Handler>,
     store: Arc<Store>,
     config: HandlerConfig,
     counters: LiveCounters,
@@ -94,7 +95,7 @@ impl HandlerContext {
             metrics: HandlerMetrics::new(&config.name, component.digest()),
             name: config.name.clone(),
             consumer: config.consumer.clone(),
-            component,
+            component: std::sync::RwLock::new(component),
             store,
             sizes: BatchSizes::new(
                 config.batch.max,
@@ -143,6 +144,47 @@ impl HandlerContext {
         &self.consumer
     }
 
+    /// Returns how the handler is configured.
+    pub fn config(&self) -> &HandlerConfig {
+        &self.config
+    }
+
+    /// Returns the component that the next batch runs, whatever is swapped in meanwhile.
+    pub fn component(&self) -> Handler {
+        // A poisoned lock holds a whole value: nothing panics between two halves of one.
+        self.component
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// Has `component` run from the next batch on. Returns what ran before, which batches that have begun go on with.
+    pub fn swap(&self, component: Handler) -> Handler {
+        let to = component.digest();
+        let before = {
+            let mut slot = self
+                .component
+                .write()
+                .unwrap_or_else(PoisonError::into_inner);
+            std::mem::replace(&mut *slot, component)
+        };
+        self.metrics.component(before.digest(), to);
+        before
+    }
+
+    /// Returns which component the next batch runs.
+    pub fn digest(&self) -> ComponentDigest {
+        self.component().digest()
+    }
+
+    /// Says that this handler runs no more; `next` is the component of the one that takes its place.
+    pub fn retired(&self, next: Option<ComponentDigest>) {
+        match next {
+            Some(next) => self.metrics.component(self.digest(), next),
+            None => self.metrics.stopped(self.digest()),
+        }
+    }
+
     /// Returns what the handler has done since the last call of `LiveCounters::take`.
     pub fn counters(&self) -> &LiveCounters {
         &self.counters
@@ -169,12 +211,18 @@ impl HandlerContext {
         }
     }
 
-    /// Calls the handler with a message inside its transaction.
-    async fn call(&self, tx: Tx, member: &Member, attempt: u32, took: &mut Took) -> Called {
+    /// Calls `component` with a message inside its transaction.
+    async fn call(
+        &self,
+        component: &Handler,
+        tx: Tx,
+        member: &Member,
+        attempt: u32,
+        took: &mut Took,
+    ) -> Called {
         let key = member.delivery.order_key.as_deref();
         let started = Instant::now();
-        let called = self
-            .component
+        let called = component
             .call_in_generation(tx, &member.message, key, attempt, member.generation())
             .await;
         took.called(started, called.executed);

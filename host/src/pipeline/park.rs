@@ -3,7 +3,7 @@
 use super::HandlerContext;
 use super::policy::Failure;
 use crate::fault;
-use crate::message::{Message, MessageId, ShortHash};
+use crate::message::{ComponentDigest, Message, MessageId, ShortHash};
 use crate::source::Delivery;
 use crate::store::{Claim, ClaimRequest, Connection, DeadLetter, Reburied, StoreError, Tx};
 
@@ -14,6 +14,8 @@ pub(super) struct Doomed {
     /// Absent if no usable id was found.
     pub(super) identity: Option<(Message, ShortHash)>,
     pub(super) failure: Failure,
+    /// The code that failed, or would have run.
+    pub(super) component: ComponentDigest,
     /// How often it has failed; absent if it did not run.
     pub(super) attempt: Option<u32>,
 }
@@ -60,7 +62,13 @@ pub(super) async fn park(
         _ => None,
     };
     let id = doomed.identity.as_ref().map(|(message, _)| &message.id);
-    let letter = letter(handler, &doomed.delivery, id, &doomed.failure);
+    let letter = letter(
+        handler,
+        &doomed.delivery,
+        id,
+        &doomed.failure,
+        doomed.component,
+    );
     let buried = match doomed.delivery.letter() {
         Some(number) => tx.bury_again(number, &letter, request.as_ref()).await,
         None => match tx.bury(&letter, request.as_ref()).await {
@@ -96,6 +104,7 @@ pub(super) async fn park(
         delivery,
         identity,
         failure,
+        component,
         attempt,
     } = *doomed;
     let id = identity.as_ref().map(|(message, _)| &message.id);
@@ -114,7 +123,7 @@ pub(super) async fn park(
             handler.dead(failure.class, 1);
             tracing::warn!(
                 handler = %handler.name,
-                component = %handler.component.digest(),
+                component = %component,
                 message_id = id.map(MessageId::as_str),
                 subject = %crate::text::one_line(&delivery.incoming.subject),
                 position = %delivery.incoming.position,
@@ -141,6 +150,7 @@ pub(super) fn letter(
     delivery: &Delivery,
     id: Option<&MessageId>,
     failure: &Failure,
+    component: ComponentDigest,
 ) -> DeadLetter {
     let incoming = &delivery.incoming;
     DeadLetter {
@@ -157,7 +167,7 @@ pub(super) fn letter(
         queue_id: incoming.queue_id.clone(),
         class: failure.class,
         reason: failure.reason.clone(),
-        component: Some(handler.component.digest()),
+        component: Some(component),
         order_key: delivery.order_key.as_deref().map(str::to_owned),
     }
 }

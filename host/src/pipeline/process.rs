@@ -9,7 +9,7 @@ use super::batch::Took;
 use super::policy::{Failure, Outcome, classify};
 use super::{HandlerContext, order};
 use crate::fault;
-use crate::message::{Message, ShortHash};
+use crate::message::{ComponentDigest, Message, ShortHash};
 use crate::metrics::{Stage, Stages};
 use crate::source::{Delivery, SourceError};
 use crate::store::{
@@ -61,17 +61,20 @@ pub(crate) enum Processed {
         index: Option<usize>,
         /// What the member is charged with.
         failure: Failure,
+        /// The code that failed.
+        component: ComponentDigest,
     },
 }
 
 impl Processed {
     /// What a refused commit means.
-    fn refused(batch: Vec<Member>, error: CommitError) -> Self {
+    fn refused(batch: Vec<Member>, error: CommitError, component: ComponentDigest) -> Self {
         match error {
             CommitError::Refused(error) => Self::Failed {
                 batch,
                 index: None,
                 failure: Failure::refused_at_commit(&error),
+                component,
             },
             // The claims tell, in the next run, what an unknown commit was.
             CommitError::Busy(_) | CommitError::Unknown(_) => Self::Again {
@@ -93,6 +96,9 @@ pub(crate) async fn process(
     // Begin: batches of one handler never overlap, or they would deadlock.
     let baton = handler.baton_of(&batch);
     let turn = handler.turn(baton).await;
+    // Taken once: what is recorded with the claims is what runs, also if another one is swapped in meanwhile.
+    let component = handler.component();
+    let digest = component.digest();
     let mut tx = match Tx::begin_with_baton(connection, &handler.config.baton, baton).await {
         Ok(tx) => tx,
         Err(why) => return (None, Processed::Again { batch, why }),
@@ -117,7 +123,7 @@ pub(crate) async fn process(
     }
 
     // Claim. What is too old to tell whether it was processed is buried here, and counts as claimed elsewhere.
-    let (claims, too_old) = match handler.claim(&mut tx, &batch).await {
+    let (claims, too_old) = match handler.claim(&mut tx, &batch, digest).await {
         Ok(claims) => claims,
         Err(why) => return (tx.rollback().await, Processed::Again { batch, why }),
     };
@@ -139,7 +145,7 @@ pub(crate) async fn process(
                 continue;
             }
             Claim::Conflict { stored } => {
-                if let Err(why) = handler.bury_conflict(&mut tx, member, stored).await {
+                if let Err(why) = handler.bury_conflict(&mut tx, member, stored, digest).await {
                     return (tx.rollback().await, Processed::Again { batch, why });
                 }
                 conflicts += 1;
@@ -151,7 +157,9 @@ pub(crate) async fn process(
             return (tx.rollback().await, Processed::TooLong { batch, fitting });
         }
         calls.note(member.message.id.as_str(), attempt);
-        let called = handler.call(tx, member, attempt, &mut took).await;
+        let called = handler
+            .call(&component, tx, member, attempt, &mut took)
+            .await;
         fault::point_of("after-handler", &member.message.id);
         match classify(&called) {
             Outcome::Commit => {
@@ -171,6 +179,7 @@ pub(crate) async fn process(
                         batch,
                         index,
                         failure,
+                        component: digest,
                     },
                 );
             }
@@ -196,7 +205,10 @@ pub(crate) async fn process(
     if (!outbox.is_empty() || batch.iter().any(|member| member.delivery.is_suspect))
         && let Err(error) = tx.end_role().await
     {
-        return (tx.rollback().await, Processed::refused(batch, error));
+        return (
+            tx.rollback().await,
+            Processed::refused(batch, error, digest),
+        );
     }
     if let Err(why) = tx.write_outbox(&outbox).await {
         return (tx.rollback().await, Processed::Again { batch, why });
@@ -208,7 +220,7 @@ pub(crate) async fn process(
     let Ended { connection, result } = tx.commit().await;
     let committed = match result {
         Ok(committed) => committed,
-        Err(error) => return (connection, Processed::refused(batch, error)),
+        Err(error) => return (connection, Processed::refused(batch, error, digest)),
     };
     calls.committed();
     fault::point("after-commit");

@@ -7,7 +7,7 @@ use super::park::letter;
 use super::policy::Failure;
 use super::process::Member;
 use crate::config::Dedup;
-use crate::message::{MessageId, ShortHash};
+use crate::message::{ComponentDigest, MessageId, ShortHash};
 use crate::source::Delivery;
 use crate::store::{Claim, ClaimAs, ClaimRequest, Replay, StoreError, Tx};
 
@@ -49,6 +49,7 @@ impl HandlerContext {
         &self,
         tx: &mut Tx,
         batch: &[Member],
+        component: ComponentDigest,
     ) -> Result<Vec<Claim>, StoreError> {
         let replays: Vec<Replay> = batch
             .iter()
@@ -62,7 +63,8 @@ impl HandlerContext {
             })
             .collect();
         if replays.is_empty() {
-            return self.claim_some(tx, &batch.iter().collect::<Vec<_>>()).await;
+            let all: Vec<&Member> = batch.iter().collect();
+            return self.claim_some(tx, &all, component).await;
         }
 
         let found = tx.begin_replays(&self.consumer, &replays).await?;
@@ -75,7 +77,7 @@ impl HandlerContext {
         for member in dropped {
             tx.let_go(&member.message.id);
         }
-        let claimed = self.claim_some(tx, &there).await?;
+        let claimed = self.claim_some(tx, &there, component).await?;
         let ended: Vec<i64> = there
             .iter()
             .zip(&claimed)
@@ -98,7 +100,12 @@ impl HandlerContext {
     }
 
     /// Claims the ids of members that want it; the others' are fresh.
-    async fn claim_some(&self, tx: &mut Tx, members: &[&Member]) -> Result<Vec<Claim>, StoreError> {
+    async fn claim_some(
+        &self,
+        tx: &mut Tx,
+        members: &[&Member],
+        component: ComponentDigest,
+    ) -> Result<Vec<Claim>, StoreError> {
         let (claiming, free): (Vec<&Member>, Vec<&Member>) = members
             .iter()
             .partition(|member| self.claims(&member.delivery));
@@ -117,8 +124,7 @@ impl HandlerContext {
             .iter()
             .map(|member| member.claim_request())
             .collect();
-        let digest = Some(self.component.digest());
-        let claimed = tx.claim(&self.consumer, &requests, digest).await?;
+        let claimed = tx.claim(&self.consumer, &requests, Some(component)).await?;
         let (mut fresh, mut claimed) = (fresh.into_iter(), claimed.into_iter());
         Ok(members
             .iter()
@@ -139,9 +145,11 @@ impl HandlerContext {
         tx: &mut Tx,
         member: &Member,
         stored: ShortHash,
+        component: ComponentDigest,
     ) -> Result<(), StoreError> {
         let failure = Failure::conflict(&member.message, member.payload_hash, stored);
-        let letter = letter(self, &member.delivery, Some(&member.message.id), &failure);
+        let id = Some(&member.message.id);
+        let letter = letter(self, &member.delivery, id, &failure, component);
         match member.delivery.letter() {
             Some(number) => tx.bury_again(number, &letter, None).await.map(|_| ()),
             None => tx.bury(&letter, None).await.map(|_| ()),

@@ -118,9 +118,15 @@ impl Lane {
                             self.unmark(&id).await;
                             return None;
                         }
-                        Processed::Failed { batch, failure, .. } => {
+                        Processed::Failed {
+                            batch,
+                            failure,
+                            component,
+                            ..
+                        } => {
                             for member in batch {
-                                self.charge(member, failure.clone(), Some(process_name), report)
+                                let mark = Some(process_name);
+                                self.charge(member, failure.clone(), component, mark, report)
                                     .await;
                             }
                             self.unmark(&id).await;
@@ -156,7 +162,10 @@ impl Lane {
                 Ok(Mark::Left { host, started_at }) => {
                     self.connection = Some(connection);
                     let failure = Failure::crashed(&host, &started_at);
-                    self.charge(suspect, failure, Some(&host), report).await;
+                    // Which code the dead process ran is not known; the two are rarely different.
+                    let component = handler.digest();
+                    self.charge(suspect, failure, component, Some(&host), report)
+                        .await;
                     self.unmark(&id).await;
                     return None;
                 }

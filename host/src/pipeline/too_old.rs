@@ -7,6 +7,7 @@ use super::park::letter;
 use super::policy::Failure;
 use super::process::Member;
 use crate::config::Late;
+use crate::message::ComponentDigest;
 use crate::store::{Claim, ClaimAs, StoreError, Tx, instant_to_text};
 
 /// The last year that a reason shows.
@@ -21,8 +22,9 @@ impl HandlerContext {
         &self,
         tx: &mut Tx,
         batch: &[Member],
+        component: ComponentDigest,
     ) -> Result<(Vec<Claim>, usize), StoreError> {
-        let mut claims = self.claim_with_replays(tx, batch).await?;
+        let mut claims = self.claim_with_replays(tx, batch, component).await?;
         let (Some(window), Late::Park) = (self.config.dedup.window(), self.config.late) else {
             return Ok((claims, 0));
         };
@@ -42,7 +44,8 @@ impl HandlerContext {
             }
             let shown = instant_to_text(published_at, YEAR_MAX).unwrap_or_default();
             let failure = Failure::too_old(&shown, window);
-            let letter = letter(self, &member.delivery, Some(&member.message.id), &failure);
+            let id = Some(&member.message.id);
+            let letter = letter(self, &member.delivery, id, &failure, component);
             tx.bury_claimed(&letter).await?;
             *claim = Claim::Duplicate {
                 outcome: ClaimAs::Dead,

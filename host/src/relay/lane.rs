@@ -41,6 +41,8 @@ pub(super) struct Lane {
     wake: Arc<Notify>,
     /// One of them deletes what was published long ago, for all.
     prunes: bool,
+    /// Whose rows, as it changes.
+    configured: watch::Receiver<Vec<RelayedHandler>>,
     handlers: Vec<Relayed>,
     targets: BTreeMap<String, Target>,
     /// Set if it ends when nobody has anything to do.
@@ -66,20 +68,19 @@ impl Lane {
         shared: Arc<Shared>,
         wake: Arc<Notify>,
         prunes: bool,
-        handlers: &[RelayedHandler],
+        mut configured: watch::Receiver<Vec<RelayedHandler>>,
         targets: BTreeMap<String, Target>,
     ) -> Self {
         Self {
             shared,
             wake,
             prunes,
-            handlers: handlers
-                .iter()
-                .map(|handler| Relayed {
-                    handler: handler.clone(),
-                    from_key: String::new(),
-                })
-                .collect(),
+            handlers: {
+                // The first look needs them all.
+                configured.mark_changed();
+                Vec::new()
+            },
+            configured,
             targets,
             seat: None,
             connection: None,
@@ -96,6 +97,7 @@ impl Lane {
                 () = self.connect() => {}
                 _ = drain.wait_for(|draining| *draining) => return,
             }
+            self.follow_configuration();
             let mut has_more = false;
             match self.look(&mut has_more).await {
                 Ok(()) => {
@@ -132,6 +134,28 @@ impl Lane {
                 _ = drain.wait_for(|draining| *draining) => {}
             }
         }
+    }
+
+    /// Looks for the rows of the handlers that are configured now. Those that were before go on at their place.
+    fn follow_configuration(&mut self) {
+        // An error means that nothing changes any more.
+        if !self.configured.has_changed().unwrap_or(false) {
+            return;
+        }
+        let mut before = std::mem::take(&mut self.handlers);
+        self.handlers = self
+            .configured
+            .borrow_and_update()
+            .iter()
+            .map(|handler| Relayed {
+                from_key: before
+                    .iter_mut()
+                    .find(|known| known.handler.consumer == handler.consumer)
+                    .map(|known| std::mem::take(&mut known.from_key))
+                    .unwrap_or_default(),
+                handler: handler.clone(),
+            })
+            .collect();
     }
 
     async fn connect(&mut self) {

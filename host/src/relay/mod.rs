@@ -101,11 +101,11 @@ impl Shared {
 }
 
 impl Relay {
-    /// Makes a relay for `handlers` that publishes to `targets`. Connects when it runs, once for each broker and once for all queues
+    /// Makes a relay for `handlers`, which may change while it runs, that publishes to `targets`. Connects when it runs, once for each broker and once for all queues
     /// of the store.
     pub fn new(
         store: Arc<Store>,
-        handlers: &[RelayedHandler],
+        handlers: watch::Receiver<Vec<RelayedHandler>>,
         targets: &BTreeMap<String, TargetConfig>,
         settings: OutboxConfig,
         board: Arc<IdleBoard>,
@@ -136,7 +136,7 @@ impl Relay {
                 Arc::clone(&shared),
                 Arc::clone(wake),
                 number == 0,
-                handlers,
+                handlers.clone(),
                 targets,
             )
         });

@@ -8,6 +8,7 @@ use super::{HANDLER, SOURCE, bug};
 use crate::app::check::load;
 use crate::app::prepare::migrate_handler;
 use crate::app::run::checked_runtime;
+use crate::app::supervisor::room_for;
 use crate::app::{NewMessage, connect_and_migrate};
 use crate::config::Config;
 use crate::exit::{CommandError, Exit};
@@ -25,8 +26,13 @@ pub(super) async fn run<'a>(
     let Some(handler_config) = config.handlers.get(HANDLER) else {
         return Err(bug("the demo's configuration has no handler"));
     };
-    let runtime = checked_runtime(config).await?;
-    let handler = load(&runtime, handler_config, &config.targets).await?;
+    let runtime = checked_runtime(&room_for(config.handlers.values())).await?;
+    let Some(path) = handler_config.component.file() else {
+        return Err(bug("the demo's handler has no file"));
+    };
+    let handler = load(&runtime, handler_config, path, &config.targets)
+        .await
+        .map_err(|error| CommandError::component(HANDLER, &error))?;
     let mut connection = connect_and_migrate(store, "plain consumer")
         .await
         .map_err(|error| failed(&error))?;

@@ -11,7 +11,7 @@ use crate::store::deployments::{
     NewComponent, SeenHostHandler, WantedState, deployment_of, digest_of, no_deployment, signed,
     unsigned,
 };
-use crate::store::instant_from_microseconds;
+use crate::store::text::instant_from_text;
 use crate::store::{Session as _, StoreError};
 
 /// What a handler's state was before a change.
@@ -162,7 +162,7 @@ impl SqliteSession {
         .bind(handler)
         .bind(component)
         .bind(by)
-        .bind(serde_json!(migrations).to_string())
+        .bind(serde_json::json!(migrations).to_string())
         .bind(back_to)
         .fetch_one(&mut self.connection)
         .await
