@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::app::{self, BatchObserver, RunOptions, SettledBatch};
+use crate::app::{self, BatchObserver, Reread, RunOptions, SettledBatch, Watching};
 use crate::config::Config;
 use crate::exit::{CommandError, Exit};
 
@@ -82,16 +82,23 @@ enum Command {
     )]
     Demo(demo::Arguments),
     /// Run the handlers: consume, call, commit, acknowledge
+    ///
+    /// Changed components and handlers' tables are taken up while it runs; SIGHUP has all of them read again.
     #[command(
         after_help = "Examples:\n  hapax run\n  hapax run --config examples/credit-account/hapax.toml --until-idle\n  \
+                      hapax run --check-first\n  \
                       HAPAX_STORE__URL=postgres://app@db/app hapax run --log-format json"
     )]
     Run {
         #[command(flatten)]
         config: ConfigFile,
-        /// End when nothing waits in any source
+        /// End when nothing waits in any source; changes of the configuration and the components are not followed then
         #[arg(long)]
         until_idle: bool,
+        /// Check the configuration, the components and the files of the migrations first, as `hapax check` does; with findings, end
+        /// with 3 before anything is consumed or the database is asked
+        #[arg(long)]
+        check_first: bool,
         /// Write a line of JSON to standard output for each settled batch; how `hapax demo` follows its hosts
         #[arg(long, hide = true)]
         report_batches: bool,
@@ -274,14 +281,22 @@ async fn execute(command: Command) -> Result<(), CommandError> {
         Command::Run {
             config,
             until_idle,
+            check_first,
             report_batches,
         } => {
             let stop = terminated()?;
+            let asked = hung_up()?;
+            let loaded = config.load()?;
             let options = RunOptions {
                 until_idle,
+                check_first,
                 observer: report_batches.then(|| BatchObserver::new(write_batch)),
+                watching: Some(Watching {
+                    reread: Reread::new(move || config.load()),
+                    asked,
+                }),
             };
-            app::run(&config.load()?, options, stop).await
+            app::run(&loaded, options, stop).await
         }
         Command::Check {
             config,
@@ -305,6 +320,25 @@ fn write_batch(batch: &SettledBatch) {
         // An error means that nobody reads any more, which is nothing to the messages.
         let _ = std::io::stdout().lock().write_all(&line);
     }
+}
+
+/// Returns what counts each SIGHUP from now on.
+fn hung_up() -> Result<tokio::sync::watch::Receiver<u64>, CommandError> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut hangups = signal(SignalKind::hangup()).map_err(|error| {
+        CommandError::new(
+            Exit::Failed,
+            format!("cannot listen for signals: {error}"),
+            None,
+        )
+    })?;
+    let (sender, receiver) = tokio::sync::watch::channel(0);
+    tokio::spawn(async move {
+        while hangups.recv().await.is_some() {
+            sender.send_modify(|asked| *asked += 1);
+        }
+    });
+    Ok(receiver)
 }
 
 /// Returns a future that ends with the first SIGTERM or SIGINT. A second signal ends the process at once, which is

@@ -83,6 +83,18 @@ impl Notifier {
         }
     }
 
+    /// Says that the configuration is being read again. `reloaded` says that it was.
+    pub fn reloading(&self) {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        let microseconds = now.tv_sec * 1_000_000 + now.tv_nsec / 1_000;
+        self.tell(&format!("RELOADING=1\nMONOTONIC_USEC={microseconds}"));
+    }
+
+    /// Says that what was asked to be read again was.
+    pub fn reloaded(&self) {
+        self.tell("READY=1");
+    }
+
     /// Tells of each change of `health`, and shows signs of life while its pipelines do. Runs until it is aborted.
     pub async fn run(self: Arc<Self>, health: Arc<Health>) {
         let mut changes = health.changes();

@@ -112,7 +112,12 @@ impl IntoResponse for Refusal {
             message: self.problem,
             hint: self.hint,
         };
-        (self.status, [(header::CACHE_CONTROL, "no-store")], Json(body)).into_response()
+        (
+            self.status,
+            [(header::CACHE_CONTROL, "no-store")],
+            Json(body),
+        )
+            .into_response()
     }
 }
 
@@ -288,7 +293,12 @@ async fn list(State(state): State<AdminState>) -> Response {
 }
 
 async fn history(State(state): State<AdminState>, Path(handler): Path<String>) -> Response {
-    answer(state.handlers.ask(HandlersRequest::History { handler }).await)
+    answer(
+        state
+            .handlers
+            .ask(HandlersRequest::History { handler })
+            .await,
+    )
 }
 
 async fn pause(

@@ -18,8 +18,9 @@ use tokio::task::JoinHandle;
 use crate::health::Health;
 
 pub use handlers::{
-    Answer, BY_HEADER, Change, Changed, HandlerHistory, HandlersDoor, HandlersList, HandlersRequest,
-    HistoryLine, ListedHandler, ListedHost, MIGRATIONS_BYTES_MAX, Refusal, RefusalBody,
+    Answer, BY_HEADER, Change, Changed, HandlerHistory, HandlersDoor, HandlersList,
+    HandlersRequest, HistoryLine, ListedHandler, ListedHost, MIGRATIONS_BYTES_MAX, Refusal,
+    RefusalBody,
 };
 
 /// How often measured values are put into their buckets.

@@ -127,8 +127,11 @@ pub struct CheckedRetry {
 /// # Errors
 /// All problems, each with its hint.
 pub async fn check(config: &Config) -> Result<Vec<CheckedHandler>, CommandError> {
-    let runtime =
-        super::run::checked_runtime(&super::supervisor::room_for(config.handlers.values())).await?;
+    let runtime = super::run::checked_runtime(
+        &super::supervisor::room_for(config.handlers.values()),
+        super::run::open_cache(config),
+    )
+    .await?;
     let kind = if config.store.is_sqlite() {
         StoreKind::Sqlite
     } else {
@@ -190,66 +193,66 @@ async fn checked_handler(
     migrations: usize,
 ) -> CheckedHandler {
     CheckedHandler {
-                name: handler.name.clone(),
-                component: handler.component.to_string(),
-                digest: info.as_ref().map(|info| info.digest.to_string()),
-                contract: info.as_ref().map(|info| info.contract_version.clone()),
-                bytes: info.as_ref().map(|info| info.size_bytes),
-                targets: info
-                    .as_ref()
-                    .is_some_and(|info| {
-                        let mut imports = info.imports.iter();
-                        imports.any(|import| import.starts_with(OUTBOX_INTERFACE))
-                    })
-                    .then(|| config.targets.keys().cloned().collect()),
-                imports: info.map(|info| info.imports).unwrap_or_default(),
-                source: handler.source.clone(),
-                source_kind: match config
-                    .sources
-                    .get(&handler.source)
-                    .map(|source| &source.kind)
-                {
-                    Some(SourceKind::JetStream(_)) => "jetstream",
-                    // The source exists, or the configuration would have been refused.
-                    Some(SourceKind::Queue) | None => "queue",
-                },
-                consumer: handler.consumer.clone(),
-                message_id: handler
-                    .message_id
-                    .places()
-                    .iter()
-                    .map(ToString::to_string)
-                    .collect(),
-                order_by: handler.order.as_ref().map(|order| order.by.to_string()),
-                on_dead: handler.order.as_ref().map(|order| order.on_dead.as_str()),
-                limits: CheckedLimits {
-                    memory_bytes: handler.limits.memory_bytes as u64,
-                    cpu_ms: milliseconds(handler.limits.cpu),
-                    time_ms: milliseconds(handler.limits.time),
-                    rows: handler.limits.rows,
-                    statements: handler.limits.statements,
-                    result_bytes: handler.limits.result_bytes as u64,
-                    call_bytes: handler.limits.call_bytes as u64,
-                    table_elements: handler.limits.table_elements as u64,
-                    savepoints: handler.limits.savepoints as u64,
-                    cursors: handler.limits.cursors as u64,
-                    outbox: handler.limits.outbox,
-                    log_bytes: handler.limits.log_bytes as u64,
-                },
-                lanes: handler.lanes,
-                batch: CheckedBatch {
-                    max: handler.batch.max,
-                    max_hold_ms: milliseconds(handler.batch.max_hold),
-                },
-                retry: CheckedRetry {
-                    attempts: handler.retry.attempts,
-                    backoff_min_ms: milliseconds(handler.retry.backoff_min),
-                    backoff_max_ms: milliseconds(handler.retry.backoff_max),
-                },
-                migrations,
-                role: handler.rights.role.clone(),
-                allow_ddl: handler.rights.allow_ddl,
-                differs: differs(handler).await,
+        name: handler.name.clone(),
+        component: handler.component.to_string(),
+        digest: info.as_ref().map(|info| info.digest.to_string()),
+        contract: info.as_ref().map(|info| info.contract_version.clone()),
+        bytes: info.as_ref().map(|info| info.size_bytes),
+        targets: info
+            .as_ref()
+            .is_some_and(|info| {
+                let mut imports = info.imports.iter();
+                imports.any(|import| import.starts_with(OUTBOX_INTERFACE))
+            })
+            .then(|| config.targets.keys().cloned().collect()),
+        imports: info.map(|info| info.imports).unwrap_or_default(),
+        source: handler.source.clone(),
+        source_kind: match config
+            .sources
+            .get(&handler.source)
+            .map(|source| &source.kind)
+        {
+            Some(SourceKind::JetStream(_)) => "jetstream",
+            // The source exists, or the configuration would have been refused.
+            Some(SourceKind::Queue) | None => "queue",
+        },
+        consumer: handler.consumer.clone(),
+        message_id: handler
+            .message_id
+            .places()
+            .iter()
+            .map(ToString::to_string)
+            .collect(),
+        order_by: handler.order.as_ref().map(|order| order.by.to_string()),
+        on_dead: handler.order.as_ref().map(|order| order.on_dead.as_str()),
+        limits: CheckedLimits {
+            memory_bytes: handler.limits.memory_bytes as u64,
+            cpu_ms: milliseconds(handler.limits.cpu),
+            time_ms: milliseconds(handler.limits.time),
+            rows: handler.limits.rows,
+            statements: handler.limits.statements,
+            result_bytes: handler.limits.result_bytes as u64,
+            call_bytes: handler.limits.call_bytes as u64,
+            table_elements: handler.limits.table_elements as u64,
+            savepoints: handler.limits.savepoints as u64,
+            cursors: handler.limits.cursors as u64,
+            outbox: handler.limits.outbox,
+            log_bytes: handler.limits.log_bytes as u64,
+        },
+        lanes: handler.lanes,
+        batch: CheckedBatch {
+            max: handler.batch.max,
+            max_hold_ms: milliseconds(handler.batch.max_hold),
+        },
+        retry: CheckedRetry {
+            attempts: handler.retry.attempts,
+            backoff_min_ms: milliseconds(handler.retry.backoff_min),
+            backoff_max_ms: milliseconds(handler.retry.backoff_max),
+        },
+        migrations,
+        role: handler.rights.role.clone(),
+        allow_ddl: handler.rights.allow_ddl,
+        differs: differs(handler).await,
     }
 }
 

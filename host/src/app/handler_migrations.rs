@@ -177,12 +177,21 @@ mod tests {
                 .map_err(|(problem, _)| problem)
         };
         let both = ["sqlite/2_b.sql", "sqlite/1_a.sql", "postgres/1_p.sql"];
-        assert_eq!(chosen(&both, StoreKind::Sqlite).unwrap(), ["1_a.sql", "2_b.sql"]);
+        assert_eq!(
+            chosen(&both, StoreKind::Sqlite).unwrap(),
+            ["1_a.sql", "2_b.sql"]
+        );
         assert_eq!(chosen(&both, StoreKind::Postgres).unwrap(), ["1_p.sql"]);
-        assert_eq!(chosen(&["1_a.sql"], StoreKind::Postgres).unwrap(), ["1_a.sql"]);
+        assert_eq!(
+            chosen(&["1_a.sql"], StoreKind::Postgres).unwrap(),
+            ["1_a.sql"]
+        );
         assert_eq!(chosen(&[], StoreKind::Sqlite).unwrap(), [""; 0]);
         let error = chosen(&["postgres/1_p.sql"], StoreKind::Sqlite).unwrap_err();
-        assert!(error.ends_with("are for PostgreSQL only, and the store is SQLite"), "{error}");
+        assert!(
+            error.ends_with("are for PostgreSQL only, and the store is SQLite"),
+            "{error}"
+        );
         let error = chosen(&["tables.sql"], StoreKind::Sqlite).unwrap_err();
         assert!(error.contains("`tables.sql`"), "{error}");
     }

@@ -17,6 +17,7 @@ mod run;
 mod send;
 mod status;
 mod supervisor;
+mod watch;
 mod window;
 
 use std::sync::Arc;
@@ -40,6 +41,7 @@ pub use status::{ClaimsStatus, HandlerStatus, OutboxStatus, Status, status};
 pub use supervisor::{
     Change, ChangeError, ComponentBytes, HandlerState, Phase, Supervisor, Swapped,
 };
+pub use watch::{Reread, Watching};
 
 use crate::config::{Config, HandlerConfig, JetStreamConfig};
 use crate::exit::{CommandError, Exit};

@@ -12,11 +12,12 @@ use super::prepare::{connect_source, migrated};
 use super::prune::{Rules, keep_pruning};
 use super::reconcile::keep_reconciling;
 use super::supervisor::{Loader, Rooms, Supervisor};
+use super::watch::{Watching, keep_watching};
 use super::{open_store, own_session};
 use crate::admin::{Admin, AdminState, HandlersDoor};
-use crate::config::{Config, HandlerConfig};
+use crate::config::{CacheConfig, Config, HandlerConfig};
 use crate::exit::{CommandError, Exit};
-use crate::handler::{Handler, Runtime, RuntimeOptions};
+use crate::handler::{Cache, Handler, Runtime, RuntimeOptions};
 use crate::health::Health;
 use crate::idle::IdleBoard;
 use crate::pipeline::{BatchObserver, Suspects};
@@ -36,6 +37,10 @@ pub struct RunOptions {
     pub until_idle: bool,
     /// Is told of each settled batch.
     pub observer: Option<BatchObserver>,
+    /// Check the configuration and the components first, as `check` does, and consume nothing if something is wrong.
+    pub check_first: bool,
+    /// Follow changes of the configuration and the components. One that ends when nothing waits follows none.
+    pub watching: Option<Watching>,
 }
 
 /// Runs every handler until `stop` ends, or until all are idle if the options say so; then drains.
@@ -56,6 +61,9 @@ pub async fn run(
             Some(super::NO_HANDLERS_HINT),
         ));
     }
+    if options.check_first {
+        super::check(config).await?;
+    }
     let components = load_components(config).await?;
     let store = open_store(config)?;
     let health = Arc::new(Health::default());
@@ -71,6 +79,7 @@ pub async fn run(
     let signal = tokio::spawn({
         let drain_sender = Arc::clone(&drain_sender);
         let health = Arc::clone(&health);
+        let notifier = notifier.clone();
         async move {
             stop.await;
             tracing::info!("draining");
@@ -89,6 +98,7 @@ pub async fn run(
         components,
         store,
         (&health, &door),
+        notifier,
         &drain_sender,
         &mut drain,
     )
@@ -148,6 +158,7 @@ async fn start_and_wait(
     (loader, components): (Loader, Vec<(HandlerConfig, Handler)>),
     store: Arc<Store>,
     (health, door): (&Arc<Health>, &HandlersDoor),
+    notifier: Option<Arc<Notifier>>,
     drain_sender: &watch::Sender<bool>,
     drain: &mut watch::Receiver<bool>,
 ) -> Result<(), CommandError> {
@@ -253,9 +264,24 @@ async fn start_and_wait(
         Arc::clone(&store),
         keeping_stops,
     ));
+    let watching = options
+        .watching
+        .filter(|_| !options.until_idle)
+        .map(|watching| {
+            tokio::spawn(keep_watching(
+                watching,
+                supervisor.clone(),
+                notifier,
+                drain.clone(),
+            ))
+        });
     let looking = tokio::spawn(look_for_stranded(config, &store));
     let (ended, left) = wait_for(&supervisor, drain_sender, drain, config.shutdown_grace).await;
     draining.abort();
+    if let Some(watching) = watching {
+        // A change that it waits for goes to its end by itself.
+        watching.abort();
+    }
     if options.until_idle && !*drain.borrow() {
         // A short run says it, too.
         let _ = looking.await;
@@ -487,9 +513,32 @@ async fn load_components(
     }
 }
 
+/// Opens the cache of compiled code. Without one all works, slower: says once why there is none.
+pub(super) fn open_cache(config: &Config) -> Option<Arc<Cache>> {
+    let directory = match &config.cache {
+        CacheConfig::Off => return None,
+        CacheConfig::At(directory) => directory.clone(),
+        CacheConfig::Default => Cache::default_directory(|name| std::env::var_os(name))?,
+    };
+    match Cache::open(directory) {
+        Ok(cache) => Some(Arc::new(cache)),
+        Err(why) => {
+            tracing::warn!(
+                why,
+                hint = "give `cache.directory` a folder that only this user may write to, or write `\"off\"`",
+                "there is no cache of compiled code: components are compiled at each start"
+            );
+            None
+        }
+    }
+}
+
 /// Makes a Wasm runtime, and sees that its limits hold.
-pub(super) async fn checked_runtime(options: &RuntimeOptions) -> Result<Runtime, CommandError> {
-    let runtime = Runtime::new(options).map_err(|error| {
+pub(super) async fn checked_runtime(
+    options: &RuntimeOptions,
+    cache: Option<Arc<Cache>>,
+) -> Result<Runtime, CommandError> {
+    let runtime = Runtime::with_cache(options, cache).map_err(|error| {
         CommandError::new(
             Exit::Failed,
             error,

@@ -100,7 +100,9 @@ pub(super) enum Command {
     /// Take a handler's component away from every host: its messages wait until another one is deployed
     ///
     /// Its history stays, and `rollback` brings a component back.
-    #[command(after_help = "Examples:\n  hapax handlers remove credit\n  hapax handlers remove credit --yes")]
+    #[command(
+        after_help = "Examples:\n  hapax handlers remove credit\n  hapax handlers remove credit --yes"
+    )]
     Remove {
         /// The handler's name
         handler: String,

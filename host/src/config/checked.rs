@@ -43,6 +43,20 @@ pub struct Config {
     pub shutdown_grace: Duration,
     /// The address for operators and their tools, if there is one.
     pub admin: Option<AdminConfig>,
+    /// Where compiled code is kept.
+    pub cache: CacheConfig,
+}
+
+/// Where compiled code is kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum CacheConfig {
+    /// In systemd's folder for it, or the user's.
+    #[default]
+    Default,
+    /// In this folder.
+    At(PathBuf),
+    /// Nowhere.
+    Off,
 }
 
 /// The address for operators and their tools.
@@ -181,15 +195,16 @@ fn is_override(name: &str) -> bool {
             || rest == "SHUTDOWN_GRACE"
             || rest != ADMIN_URL
                 && [
-                "STORE_",
-                "SOURCES_",
-                "HANDLERS_",
-                "TARGETS_",
-                "OUTBOX_",
-                "ADMIN_",
-            ]
-            .iter()
-            .any(|table| rest.starts_with(table))
+                    "STORE_",
+                    "SOURCES_",
+                    "HANDLERS_",
+                    "TARGETS_",
+                    "OUTBOX_",
+                    "ADMIN_",
+                    "CACHE_",
+                ]
+                .iter()
+                .any(|table| rest.starts_with(table))
     })
 }
 
@@ -283,6 +298,10 @@ fn check(
     };
     let shutdown_grace = root.duration("shutdown_grace", SHUTDOWN_GRACE_DEFAULT, Duration::ZERO);
     let admin = root.section("admin").and_then(check_admin);
+    let cache = root
+        .section("cache")
+        .map(|section| check_cache(folder, section))
+        .unwrap_or_default();
     let mut sources = BTreeMap::new();
     for (name, section) in root
         .section("sources")
@@ -347,6 +366,7 @@ fn check(
         outbox,
         shutdown_grace,
         admin,
+        cache,
     })
 }
 
@@ -449,6 +469,16 @@ fn check_admin(section: Section<'_>) -> Option<AdminConfig> {
     });
     section.finish();
     Some(AdminConfig { listen: address? })
+}
+
+fn check_cache(folder: &Path, section: Section<'_>) -> CacheConfig {
+    let cache = match section.text("directory") {
+        None => CacheConfig::Default,
+        Some("off") => CacheConfig::Off,
+        Some(path) => CacheConfig::At(folder.join(path)),
+    };
+    section.finish();
+    cache
 }
 
 fn check_source(folder: &Path, name: &str, section: Section<'_>) -> Option<SourceConfig> {

@@ -370,8 +370,7 @@ fn check_sha256(section: &Section<'_>) -> Option<ComponentDigest> {
         section.problem(
             "sha256",
             format!("`{}` is not a SHA-256", text.escape_debug()),
-            "write 64 hexadecimal digits, as `sha256sum FILE` shows them"
-                .to_owned(),
+            "write 64 hexadecimal digits, as `sha256sum FILE` shows them".to_owned(),
         );
     }
     digest

@@ -12,7 +12,9 @@ mod problem;
 mod section;
 mod units;
 
-pub use checked::{AdminConfig, Config, JetStreamConfig, SourceConfig, SourceKind, StoreConfig};
+pub use checked::{
+    AdminConfig, CacheConfig, Config, JetStreamConfig, SourceConfig, SourceKind, StoreConfig,
+};
 pub use handler::{
     Batch, ComponentPlace, ConflictPolicy, Dedup, HandlerConfig, Late, OnDead, Order, Retry,
 };

@@ -14,7 +14,7 @@ use wasmtime::{Config, Enabled, Engine, InstanceAllocationStrategy, PoolingAlloc
 
 use super::state::{CORE_INSTANCES_MAX, MEMORIES_MAX, State, TABLE_ELEMENTS_MAX, TABLES_MAX};
 use super::text;
-use super::{bindings, self_check};
+use super::{Cache, bindings, self_check};
 
 /// How often running handlers are looked at: the grain of CPU limits, and how long one can keep a thread from others.
 pub const TICK: Duration = Duration::from_millis(5);
@@ -61,6 +61,8 @@ pub struct Runtime {
 pub(super) struct Shared {
     pub(super) engine: Engine,
     pub(super) linker: Linker<State>,
+    /// Absent where every component is compiled.
+    pub(super) cache: Option<Arc<Cache>>,
     permits: Arc<Semaphore>,
     pooled: bool,
 }
@@ -74,6 +76,17 @@ impl Runtime {
     /// # Errors
     /// The processor or the operating system lacks what the engine needs.
     pub fn new(options: &RuntimeOptions) -> Result<Self, RuntimeError> {
+        Self::with_cache(options, None)
+    }
+
+    /// As `new`; what is compiled is kept in `cache`, and not compiled if it is there.
+    ///
+    /// # Errors
+    /// As those of `new`.
+    pub fn with_cache(
+        options: &RuntimeOptions,
+        cache: Option<Arc<Cache>>,
+    ) -> Result<Self, RuntimeError> {
         let failed = |error: wasmtime::Error| {
             RuntimeError(format!("cannot make the Wasm engine: {}", causes(&error)))
         };
@@ -96,6 +109,7 @@ impl Runtime {
             shared: Arc::new(Shared {
                 engine,
                 linker,
+                cache,
                 permits: Arc::new(Semaphore::new(
                     options.calls_max.clamp(1, Semaphore::MAX_PERMITS),
                 )),

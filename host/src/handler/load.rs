@@ -7,6 +7,7 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
 use wasmtime::component::types::ComponentItem;
 
@@ -257,8 +258,20 @@ fn too_large(name: &str, bytes: u64) -> LoadError {
 
 fn load(shared: &Arc<Shared>, name: &str, bytes: &[u8]) -> Result<Component, LoadError> {
     let engine = &shared.engine;
-    let component = wasmtime::component::Component::from_binary(engine, bytes)
-        .map_err(|error| compile_error(name, &error))?;
+    let digest = ComponentDigest::of(bytes);
+    let cache = shared.cache.as_deref();
+    let known = cache.and_then(|cache| cache.get(engine, digest));
+    let is_known = known.is_some();
+    let component = match known {
+        Some(component) => component,
+        None => {
+            let began = Instant::now();
+            let compiled = wasmtime::component::Component::from_binary(engine, bytes)
+                .map_err(|error| compile_error(name, &error))?;
+            tracing::debug!(component = %digest, took = ?began.elapsed(), "compiled");
+            compiled
+        }
+    };
     let component_type = component.component_type();
     let imports: Vec<(&str, ComponentItem)> = component_type
         .imports(engine)
@@ -327,7 +340,7 @@ fn load(shared: &Arc<Shared>, name: &str, bytes: &[u8]) -> Result<Component, Loa
         .collect();
     granted.sort_unstable();
     let info = ComponentInfo {
-        digest: ComponentDigest::of(bytes),
+        digest,
         size_bytes: bytes.len(),
         contract_version: names()
             .find_map(contract_version)
@@ -340,6 +353,10 @@ fn load(shared: &Arc<Shared>, name: &str, bytes: &[u8]) -> Result<Component, Loa
             .unwrap_or(0)
             .saturating_mul(WASM_PAGE_BYTES),
     };
+    // What is refused is not kept.
+    if let (Some(cache), false) = (cache, is_known) {
+        cache.put(engine, digest, &component);
+    }
     Ok(Component {
         inner: Arc::new(Inner {
             info,

@@ -4,6 +4,7 @@
 //! **Invariant**: an instance is used once; after the call its wasm store is dropped, whatever happened.
 
 mod bindings;
+mod cache;
 mod call;
 mod config;
 mod engine;
@@ -24,6 +25,7 @@ use std::time::Duration;
 use crate::message::{ComponentDigest, Header, Instant};
 use crate::store::{SqlError, Tx};
 
+pub use cache::Cache;
 pub use call::{HANDLES_MAX, Handler, RETRY_DELAY_MAX};
 pub use engine::{MEMORY_MAX_BYTES, Runtime, RuntimeError, RuntimeOptions, TICK};
 pub use limits::Limits;

@@ -69,7 +69,11 @@ mod tests {
                 .any(|one| one.field == field && one.name == name && !one.version.is_empty())
         };
         assert!(of("processed-by", "rustc"), "{found:?}");
-        assert!(found.iter().any(|one| one.field == "language" && one.name == "Rust"));
+        assert!(
+            found
+                .iter()
+                .any(|one| one.field == "language" && one.name == "Rust")
+        );
         assert!(found.is_sorted() && found.windows(2).all(|pair| pair[0] != pair[1]));
     }
 

@@ -132,8 +132,9 @@ pub(crate) trait DeploymentSession: Session {
         by: &str,
     ) -> impl Future<Output = Result<(u64, bool), StoreError>> + Send;
 
-    fn wanted_states(&mut self)
-    -> impl Future<Output = Result<Vec<WantedState>, StoreError>> + Send;
+    fn wanted_states(
+        &mut self,
+    ) -> impl Future<Output = Result<Vec<WantedState>, StoreError>> + Send;
 
     fn deployments(
         &mut self,

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// How long anything may take before a test gives up on it.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Returns a command that runs `hapax` with nothing of this process's `HAPAX_*` variables.
+/// Returns a command that runs `hapax` with nothing of this process's `HAPAX_*` variables, and a cache of the tests' own.
 pub fn hapax() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hapax"));
     for (name, _) in std::env::vars_os() {
@@ -17,6 +17,11 @@ pub fn hapax() -> Command {
             command.env_remove(name);
         }
     }
+    // One cache for all tests, and none of it in the user's own.
+    command.env(
+        "XDG_CACHE_HOME",
+        concat!(env!("CARGO_TARGET_TMPDIR"), "/cache"),
+    );
     command
 }
 

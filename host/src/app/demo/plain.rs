@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::{HANDLER, SOURCE, bug};
 use crate::app::check::load;
 use crate::app::prepare::migrate_handler;
-use crate::app::run::checked_runtime;
+use crate::app::run::{checked_runtime, open_cache};
 use crate::app::supervisor::room_for;
 use crate::app::{NewMessage, connect_and_migrate};
 use crate::config::Config;
@@ -26,7 +26,7 @@ pub(super) async fn run<'a>(
     let Some(handler_config) = config.handlers.get(HANDLER) else {
         return Err(bug("the demo's configuration has no handler"));
     };
-    let runtime = checked_runtime(&room_for(config.handlers.values())).await?;
+    let runtime = checked_runtime(&room_for(config.handlers.values()), open_cache(config)).await?;
     let Some(path) = handler_config.component.file() else {
         return Err(bug("the demo's handler has no file"));
     };

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
+use crate::app::own_session;
 use crate::app::prepare::{NotPrepared, pause_or_drain, prepare_handler};
 use crate::app::supervisor::ComponentBytes;
-use crate::app::own_session;
 use crate::config::{ComponentPlace, Config, HandlerConfig};
 use crate::exit::{CommandError, Exit};
 use crate::health::Health;

@@ -5,9 +5,7 @@ use std::time::Duration;
 use axum::http::StatusCode;
 
 use super::{DIGEST_DIGITS_MIN, Deployments, of_store};
-use crate::admin::{
-    HandlerHistory, HandlersList, HistoryLine, ListedHandler, ListedHost, Refusal,
-};
+use crate::admin::{HandlerHistory, HandlersList, HistoryLine, ListedHandler, ListedHost, Refusal};
 use crate::config::ComponentPlace;
 use crate::store::{Deployment, SeenHostHandler, WantedState, instant_to_text};
 

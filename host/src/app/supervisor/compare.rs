@@ -32,6 +32,9 @@ pub(super) fn restart_keys(old: &Config, new: &Config) -> Vec<String> {
     if old.admin != new.admin {
         keys.push("admin".to_owned());
     }
+    if old.cache != new.cache {
+        keys.push("cache".to_owned());
+    }
     keys
 }
 
@@ -113,6 +116,11 @@ mod tests {
                 "[sources.one]",
                 "[sources.three]\nkind = \"queue\"\n[sources.one]",
                 &[],
+            ),
+            (
+                "[store]",
+                "[cache]\ndirectory = \"off\"\n[store]",
+                &["cache"],
             ),
             (
                 "[store]",

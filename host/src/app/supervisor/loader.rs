@@ -4,15 +4,16 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use tokio::sync::Semaphore;
 
 use super::change::ComponentBytes;
 use crate::app::check::{check_pin, handler_options};
-use crate::app::run::checked_runtime;
+use crate::app::run::{checked_runtime, open_cache};
 use crate::config::{Config, HandlerConfig, TargetConfig};
 use crate::exit::CommandError;
-use crate::handler::{Handler, LoadError, Runtime, RuntimeOptions, read_component};
+use crate::handler::{Cache, Handler, LoadError, Runtime, RuntimeOptions, read_component};
 use crate::message::ComponentDigest;
 
 /// How many components are compiled at once: a compiler keeps a core busy, and messages need theirs.
@@ -23,6 +24,7 @@ const COMPILES_MAX: usize = 1;
 pub(in crate::app) struct Loader {
     shared: Runtime,
     room: RuntimeOptions,
+    cache: Option<Arc<Cache>>,
     compiles: Semaphore,
 }
 
@@ -38,9 +40,11 @@ impl Loader {
     /// Makes the runtime for the handlers of a configuration.
     pub(in crate::app) async fn new(config: &Config) -> Result<Self, CommandError> {
         let room = room_for(config.handlers.values());
+        let cache = open_cache(config);
         Ok(Self {
-            shared: checked_runtime(&room).await?,
+            shared: checked_runtime(&room, cache.clone()).await?,
             room,
+            cache,
             compiles: Semaphore::new(COMPILES_MAX),
         })
     }
@@ -61,7 +65,7 @@ impl Loader {
             });
         }
         Ok(Room {
-            runtime: checked_runtime(&wants).await?,
+            runtime: checked_runtime(&wants, self.cache.clone()).await?,
             shared_lanes: 0,
         })
     }

@@ -88,7 +88,7 @@ struct Entry {
     since: SystemTime,
     last_error: Option<String>,
     /// Down while a handler of the configuration does not run.
-    down: Option<Part>,
+    _down: Option<Part>,
 }
 
 #[derive(Clone)]
@@ -374,7 +374,7 @@ impl Inner {
             phase: Phase::Running,
             since: SystemTime::now(),
             last_error: None,
-            down: None,
+            _down: None,
         };
         state.entries.insert(name, entry);
         Ok(())

@@ -213,7 +213,7 @@ impl Inner {
             phase: Phase::Paused,
             since: SystemTime::now(),
             last_error: None,
-            down: None,
+            _down: None,
             ran: Some(Ran {
                 context: Arc::clone(&context),
                 room,
@@ -254,7 +254,7 @@ impl Inner {
             phase: Phase::Failed(why.to_string()),
             since: SystemTime::now(),
             last_error: Some(why.to_string()),
-            down: Some(down),
+            _down: Some(down),
         };
         state.entries.insert(name.to_owned(), entry);
     }

@@ -28,6 +28,13 @@ pub(super) struct Guard {
     has_died: bool,
 }
 
+impl Guard {
+    /// What it stands for did not end as it should.
+    fn died(&mut self) {
+        self.has_died = true;
+    }
+}
+
 impl Drop for Guard {
     fn drop(&mut self) {
         if std::thread::panicking() {
@@ -80,7 +87,10 @@ impl Running {
         let (stop, stopped) = watch::channel(false);
         let mut guard = self.one_more();
         let task = tokio::spawn(async move {
-            guard.has_died = pipeline::run(handler, source, when, stopped).await.is_err();
+            // As a whole, or only its number would move in here, and the guard be dropped at once.
+            if pipeline::run(handler, source, when, stopped).await.is_err() {
+                guard.died();
+            }
         });
         Pipeline { stop, task }
     }

@@ -197,7 +197,7 @@ impl Inner {
             phase: Phase::Waiting,
             since: SystemTime::now(),
             last_error: None,
-            down: None,
+            _down: None,
         };
         let mut state = self.state();
         state.entries.insert(handler.name.clone(), entry);

@@ -49,7 +49,11 @@ pub(super) fn list(list: &HandlersList) -> String {
                     .first()
                     .and_then(|host| host.digest.as_deref())),
             ),
-            format!("{} of {}", handler.hosts.len() - odd.len(), handler.hosts.len()),
+            format!(
+                "{} of {}",
+                handler.hosts.len() - odd.len(),
+                handler.hosts.len()
+            ),
         ]);
         for host in odd {
             let _ = writeln!(
@@ -91,7 +95,16 @@ pub(super) fn history(history: &HandlerHistory) -> String {
     if history.deployments.is_empty() {
         return format!("nothing was deployed to `{}`\n", history.handler);
     }
-    let heads = ["", "number", "at", "by", "digest", "size", "made with", "notes"];
+    let heads = [
+        "",
+        "number",
+        "at",
+        "by",
+        "digest",
+        "size",
+        "made with",
+        "notes",
+    ];
     let mut rows = vec![heads.map(str::to_owned)];
     for line in &history.deployments {
         let made: Vec<String> = line

@@ -121,11 +121,12 @@ impl PostgresSession {
     }
 
     async fn digest_of_component(&mut self, id: i32) -> Result<ComponentDigest, StoreError> {
-        let bytes: Vec<u8> = sqlx::query_scalar("SELECT digest FROM hapax.components WHERE id = $1")
-            .bind(id)
-            .fetch_one(&mut self.connection)
-            .await
-            .map_err(|error| self.host_error(&error))?;
+        let bytes: Vec<u8> =
+            sqlx::query_scalar("SELECT digest FROM hapax.components WHERE id = $1")
+                .bind(id)
+                .fetch_one(&mut self.connection)
+                .await
+                .map_err(|error| self.host_error(&error))?;
         digest_of(bytes)
     }
 
@@ -179,11 +180,7 @@ impl PostgresSession {
         })
     }
 
-    async fn withdraw_in_tx(
-        &mut self,
-        handler: &str,
-        by: &str,
-    ) -> Result<Option<u64>, StoreError> {
+    async fn withdraw_in_tx(&mut self, handler: &str, by: &str) -> Result<Option<u64>, StoreError> {
         let before = self.lock_state(handler).await?;
         if before.deployment.is_none() {
             return Ok(None);
@@ -371,21 +368,19 @@ impl DeploymentSession for PostgresSession {
         .await
         .map_err(|error| self.host_error(&error))?;
         rows.into_iter()
-            .map(
-                |(host, handler, state, digest, generation, error, age)| {
-                    Ok(SeenHostHandler {
-                        row: HostHandler {
-                            host,
-                            handler,
-                            state,
-                            digest: digest.map(digest_of).transpose()?,
-                            generation: unsigned(generation),
-                            error,
-                        },
-                        age: Duration::from_millis(unsigned(age)),
-                    })
-                },
-            )
+            .map(|(host, handler, state, digest, generation, error, age)| {
+                Ok(SeenHostHandler {
+                    row: HostHandler {
+                        host,
+                        handler,
+                        state,
+                        digest: digest.map(digest_of).transpose()?,
+                        generation: unsigned(generation),
+                        error,
+                    },
+                    age: Duration::from_millis(unsigned(age)),
+                })
+            })
             .collect()
     }
 }
