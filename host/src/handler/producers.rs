@@ -68,7 +68,7 @@ mod tests {
                 .iter()
                 .any(|one| one.field == field && one.name == name && !one.version.is_empty())
         };
-        assert!(of("processed-by", "rustc"), "{found:?}");
+        assert!(of("processed-by", "wit-component"), "{found:?}");
         assert!(
             found
                 .iter()

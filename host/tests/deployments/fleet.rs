@@ -52,7 +52,7 @@ async fn what_one_host_is_asked_all_do(kind: StoreKind) {
     let by = lines[1]["deployed_by"].as_str().unwrap();
     assert!(by.starts_with("tester@"), "{by}");
     let made = lines[1]["producers"].to_string();
-    assert!(made.contains("rustc"), "{made}");
+    assert!(made.contains("wit-component"), "{made}");
 
     let back = hosts[2].ask(&scene, &["rollback", "subject"]);
     assert_eq!(states(&back, 3), vec![running(&one); 3]);

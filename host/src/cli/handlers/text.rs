@@ -110,7 +110,6 @@ pub(super) fn history(history: &HandlerHistory) -> String {
         let made: Vec<String> = line
             .producers
             .iter()
-            .filter(|producer| producer.field == "language")
             .map(|producer| one_line(&producer.name))
             .collect();
         let mut notes = Vec::new();
