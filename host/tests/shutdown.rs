@@ -266,3 +266,21 @@ async fn what_was_not_begun_goes_back_at_once_and_uncharged() {
     wait_until_it_sleeps(&scene, 1).await;
     host.kill();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn systemd_is_told_of_a_reload() {
+    let scene = Scene::new(StoreKind::Sqlite, SourceSort::Queue, &script(), TABLES, "").await;
+    let mut supervisor = Supervisor::at_path();
+    let name = supervisor.name.clone();
+    let host = scene.host(&[], &[("NOTIFY_SOCKET", &name)]);
+    supervisor.wait_for(|line| line == "READY=1");
+    for _ in 0..2 {
+        host.signal(rustix::process::Signal::HUP);
+        let line = supervisor.wait_for(|line| line.starts_with("MONOTONIC_USEC="));
+        assert!(line["MONOTONIC_USEC=".len()..].parse::<u64>().unwrap() > 0);
+        assert!(supervisor.said.last().unwrap().starts_with("RELOADING=1\n"));
+        supervisor.wait_for(|line| line == "READY=1");
+    }
+    host.terminate();
+    host.wait_well();
+}

@@ -97,8 +97,7 @@ pub async fn run(
         options,
         components,
         store,
-        (&health, &door),
-        notifier,
+        (&health, &door, notifier),
         &drain_sender,
         &mut drain,
     )
@@ -157,8 +156,7 @@ async fn start_and_wait(
     options: RunOptions,
     (loader, components): (Loader, Vec<(HandlerConfig, Handler)>),
     store: Arc<Store>,
-    (health, door): (&Arc<Health>, &HandlersDoor),
-    notifier: Option<Arc<Notifier>>,
+    (health, door, notifier): (&Arc<Health>, &HandlersDoor, Option<Arc<Notifier>>),
     drain_sender: &watch::Sender<bool>,
     drain: &mut watch::Receiver<bool>,
 ) -> Result<(), CommandError> {

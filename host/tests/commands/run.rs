@@ -433,3 +433,23 @@ fn relative_paths_start_at_the_configuration() {
     );
     assert!(place.path().join("conf/hapax.db").exists());
 }
+
+#[test]
+fn check_first_ends_with_the_findings_of_check_before_anything_is_asked() {
+    let place = Place::with_queue("migrations = \"migrations\"");
+    place.write("migrations/0001_a.sql", "COMMIT");
+    let checked = place.hapax(&["check"]);
+    assert_eq!(checked.status.code(), Some(3), "{}", checked.err);
+    let output = place.hapax(&[&RUN[..], &["--check-first"]].concat());
+    assert_eq!(output.status.code(), Some(3), "{}", output.err);
+    assert_eq!(output.err, checked.err);
+    assert!(!place.path().join("hapax.db").exists());
+    // With nothing to find it runs.
+    place.write(
+        "migrations/0001_a.sql",
+        "CREATE TABLE effects (id TEXT NOT NULL)",
+    );
+    let output = place.hapax(&[&RUN[..], &["--check-first"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", output.err);
+    assert!(place.path().join("hapax.db").exists());
+}

@@ -54,13 +54,17 @@ async fn a_second_start_compiles_nothing() {
         "{said}"
     );
 
-    // Damaged, cut short, empty; and what another version of wasmtime could have written, with the right digest.
+    // Damaged, cut short, empty; and what another version of wasmtime, or one for another processor, could have written, with the right digest.
     let whole = std::fs::read(entry(&stage)).unwrap();
     let mut damaged = whole.clone();
     let middle = damaged.len() / 2;
     damaged[middle] ^= 0x10;
-    let foreign = of_another_version(&whole);
-    for bytes in [&damaged[..], &whole[..middle], &[], &foreign[..]] {
+    // Both with their length in front, as wasmtime writes them.
+    let old = foreign(&whole, b"\x0248", b"\x0247");
+    let (ours, mut theirs) = (std::env::consts::ARCH, std::env::consts::ARCH.to_owned());
+    theirs.replace_range(..1, "z");
+    let other = foreign(&whole, ours.as_bytes(), theirs.as_bytes());
+    for bytes in [&damaged[..], &whole[..middle], &[], &old, &other] {
         std::fs::write(entry(&stage), bytes).unwrap();
         let said = run(&stage);
         assert_eq!(
@@ -82,21 +86,16 @@ async fn a_second_start_compiles_nothing() {
     );
 }
 
-/// An entry that is whole, and of which wasmtime says that it is not its own: the version in the code's metadata differs.
-fn of_another_version(entry: &[u8]) -> Vec<u8> {
+/// An entry that is whole, and of which wasmtime says that it is not its own: its code says that it was made by another version of
+/// wasmtime, or for another processor.
+fn foreign(entry: &[u8], ours: &[u8], theirs: &[u8]) -> Vec<u8> {
     use sha2::Digest as _;
     const HEAD: usize = 16 + 32;
     let mut code = entry[HEAD..].to_vec();
-    let version = b"48.0.";
-    let mut changed = 0;
-    for at in 0..code.len() - version.len() {
-        if code[at..].starts_with(version) {
-            code[at + 1] = b'7';
-            changed += 1;
-        }
-    }
-    assert!(changed > 0, "the code names wasmtime's version");
-    let mut foreign = entry[..16].to_vec();
+    let at = code.windows(ours.len()).position(|window| window == ours);
+    let at = at.expect("the code names the version and the processor that it was made for");
+    code[at..at + theirs.len()].copy_from_slice(theirs);
+    let mut foreign = entry[..HEAD - 32].to_vec();
     foreign.extend_from_slice(&sha2::Sha256::digest(&code));
     foreign.extend_from_slice(&code);
     foreign

@@ -49,7 +49,7 @@ async fn longest_gap_ms(stage: &Stage, from: i64, to: i64) -> f64 {
     stage.scene.store.number(&sql).await as f64 / 1000.0
 }
 
-fn resident_bytes(host: &Host) -> u64 {
+pub(crate) fn resident_bytes(host: &Host) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", host.pid())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let kibibytes = line.unwrap().trim().trim_end_matches(" kB");

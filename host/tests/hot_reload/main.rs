@@ -10,4 +10,5 @@ mod cache;
 mod files;
 mod load;
 mod stage;
+mod start;
 mod tables;

@@ -120,7 +120,7 @@ pub(crate) fn sending(from: i64, count: i64) -> String {
     format!(
         "BEGIN; INSERT INTO accounts (id) SELECT 'm' || n FROM {numbers} n; \
          INSERT INTO hapax.queue (queue, headers, payload) SELECT 'messages', \
-         '[[\"Message-Id\",\"m' || n || '\"]]', \
+         CAST('[[\"Message-Id\",\"m' || n || '\"]]' AS json), \
          convert_to('{{\"account\":\"m' || n || '\",\"amount\":5}}', 'UTF8') FROM {numbers} n; COMMIT"
     )
 }

@@ -82,10 +82,10 @@ async fn handlers_are_started_stopped_and_restarted() {
         assert_eq!(lines(&said, "restarted with"), 1, "{said}");
         // Counts of a handler that is gone are kept, too.
         let counted = stage.scene.status();
-        assert_eq!(counted["processed"], 4, "{counted}");
+        assert_eq!(counted["claimed"], 4, "{counted}");
         let table = stage.scene.store.table("counters");
         let others =
-            format!("SELECT CAST(sum(processed) AS BIGINT) FROM {table} WHERE consumer = 'other'");
+            format!("SELECT CAST(sum(claimed) AS BIGINT) FROM {table} WHERE consumer = 'other'");
         assert_eq!(stage.scene.store.number(&others).await, 1);
     }
 }
