@@ -5,6 +5,7 @@
 mod check;
 mod dead_letters;
 mod demo;
+mod handlers;
 mod inspect;
 mod listing;
 mod outbox;
@@ -136,6 +137,18 @@ enum Command {
         hapax send payments --lines payments.jsonl --id batch-3\n  \
         generate | hapax send payments --lines - --envelope")]
     Send(send::Arguments),
+    /// See which component each handler runs; change it on every host at once
+    ///
+    /// A running host is asked at its admin address. `deploy`, `rollback` and `remove` are for handlers whose table says
+    /// `component = "store"`; all others run what their file holds.
+    #[command(
+        after_help = "Examples:\n  hapax handlers list\n  hapax handlers deploy credit target/credit.wasm\n  hapax handlers rollback credit\n  \
+                      hapax handlers pause credit"
+    )]
+    Handlers {
+        #[command(subcommand)]
+        command: handlers::Command,
+    },
     /// Look at messages that were given up on; replay, drop, export or import them
     #[command(
         after_help = "Examples:\n  hapax dead-letters list --group\n  hapax dead-letters show 12\n  hapax dead-letters replay 12"
@@ -301,6 +314,7 @@ async fn execute(command: Command) -> Result<(), CommandError> {
         } => check::check(&config, database, json).await,
         Command::Inspect { file, json } => inspect::inspect(&file, json).await,
         Command::Send(arguments) => send::send(arguments).await,
+        Command::Handlers { command } => handlers::handlers(command).await,
         Command::DeadLetters { command } => dead_letters::dead_letters(command).await,
         Command::Outbox { command } => outbox::outbox(command).await,
         Command::Prune(arguments) => prune::prune(arguments).await,

@@ -42,6 +42,14 @@ pub const RELAY_POINTS: [&str; 4] = [
     "relay-after-mark",
 ];
 
+/// A deployment's points: before and after it is recorded by the host that was asked, and around the change of components on each host.
+pub const DEPLOY_POINTS: [&str; 4] = [
+    "deploy-before-record",
+    "deploy-after-record",
+    "deploy-before-swap",
+    "deploy-after-swap",
+];
+
 /// What happens at an armed point.
 #[derive(Clone, Copy)]
 enum Action {
@@ -87,14 +95,17 @@ pub fn arm_from_environment() -> Result<(), String> {
                     }
                 },
             };
-            if !POINTS.contains(&point)
-                && !RELAY_POINTS.contains(&point)
-                && ![POINT_REWIND, POINT_ADMIN].contains(&point)
-            {
+            let known = [
+                &POINTS[..],
+                &RELAY_POINTS,
+                &DEPLOY_POINTS,
+                &[POINT_REWIND, POINT_ADMIN],
+            ]
+            .concat();
+            if !known.contains(&point) {
                 return Err(format!(
-                    "`HAPAX_FAULT_POINT`: there is no point `{point}`; the points are {}, {}",
-                    POINTS.join(", "),
-                    RELAY_POINTS.join(", ")
+                    "`HAPAX_FAULT_POINT`: there is no point `{point}`; the points are {}",
+                    known.join(", ")
                 ));
             }
             let action = match std::env::var("HAPAX_FAULT_ACTION").as_deref() {

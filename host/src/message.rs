@@ -218,6 +218,20 @@ impl ComponentDigest {
     pub fn of(component: &[u8]) -> Self {
         Self(Sha256::digest(component).into())
     }
+
+    /// Reads 64 hexadecimal digits, in lower or upper case. `None` if it is anything else.
+    pub fn from_hex(text: &str) -> Option<Self> {
+        let text = text.as_bytes();
+        let mut digest = [0; 32];
+        if text.len() != 2 * digest.len() {
+            return None;
+        }
+        for (byte, pair) in digest.iter_mut().zip(text.chunks(2)) {
+            let digit = |at: usize| char::from(pair[at]).to_digit(16);
+            *byte = u8::try_from(digit(0)? * 16 + digit(1)?).ok()?;
+        }
+        Some(Self(digest))
+    }
 }
 
 impl fmt::Display for ComponentDigest {

@@ -23,22 +23,24 @@ pub(super) const MANY_MAX: usize = 16 << 20;
 const BODY_TIME: Duration = Duration::from_secs(10);
 /// How long a large one may take.
 const LARGE_BODY_TIME: Duration = Duration::from_secs(60);
+/// How long a component may take, which can be still larger.
+const COMPONENT_BODY_TIME: Duration = Duration::from_secs(300);
 /// Beyond its bound a body is read this much further, and thrown away, so that its sender comes to read the answer.
 const LINGER: usize = 4 << 20;
 
 /// Reads a whole body of at most `max` bytes.
 ///
 /// # Errors
-/// 413 if it is longer, 408 if it does not come in time (10 s, or 60 s where more than 1 MiB may come), 400 if it breaks off.
+/// 413 if it is longer, 408 if it does not come in time (10 s; 60 s where more than 1 MiB may come, 300 s where more than 16 MiB may), 400 if it breaks off.
 pub(crate) async fn read_body(
     headers: &HeaderMap,
     body: Body,
     max: usize,
 ) -> Result<Bytes, ApiError> {
-    let time = if max > BODY_MAX {
-        LARGE_BODY_TIME
-    } else {
-        BODY_TIME
+    let time = match max {
+        0..=BODY_MAX => BODY_TIME,
+        0..=MANY_MAX => LARGE_BODY_TIME,
+        _ => COMPONENT_BODY_TIME,
     };
     match tokio::time::timeout(time, read(headers, body, max)).await {
         Ok(read) => read,

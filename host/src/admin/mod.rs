@@ -11,6 +11,7 @@ mod answer;
 mod body;
 mod check;
 mod dead_letters;
+mod handlers;
 mod health;
 mod metrics;
 mod outbox;
@@ -27,6 +28,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use access::Token;
+pub use handlers::{
+    Answer, BY_HEADER, Change, Changed, HandlerHistory, HandlersDoor, HandlersList,
+    HandlersRequest, HistoryLine, ListedHandler, ListedHost, MIGRATIONS_BYTES_MAX, Refusal, Why,
+};
 use metrics_exporter_prometheus::PrometheusHandle;
 pub use routes::{Route, routes};
 use tokio::net::TcpListener;
@@ -52,6 +57,8 @@ pub struct AdminRooms {
     pub metrics: PrometheusHandle,
     /// What those who ask have to know.
     pub token: Option<Token>,
+    /// Who answers about the handlers.
+    pub handlers: HandlersDoor,
 }
 
 impl std::fmt::Debug for AdminRooms {

@@ -15,7 +15,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 
 use super::AdminState;
 use super::answer::{Answer, ApiError};
-use super::{check, dead_letters, health, metrics, outbox, prune, rewind, send, status};
+use super::{check, dead_letters, handlers, health, metrics, outbox, prune, rewind, send, status};
 use crate::fault;
 
 /// How long a request may take from its head to the head of its answer.
@@ -80,6 +80,7 @@ const TABLES: &[&[Route]] = &[
     metrics::ROUTES,
     status::ROUTES,
     check::ROUTES,
+    handlers::ROUTES,
     dead_letters::ROUTES,
     outbox::ROUTES,
     prune::ROUTES,

@@ -34,6 +34,8 @@ pub(super) enum Work {
     Change,
     /// May take minutes: pruning, and compiling components.
     Long,
+    /// Takes a component, and compiles it.
+    Deployment,
 }
 
 impl Work {
@@ -41,7 +43,7 @@ impl Work {
     fn answer_max(self) -> Duration {
         match self {
             Self::Read | Self::Change => Duration::from_secs(45),
-            Self::Long => super::routes::LONG_TIME - Duration::from_secs(15),
+            Self::Long | Self::Deployment => super::routes::LONG_TIME - Duration::from_secs(15),
         }
     }
 
@@ -50,6 +52,7 @@ impl Work {
             Self::Read => "too many requests that read the database",
             Self::Change => "too many requests that change something",
             Self::Long => "requests that take long",
+            Self::Deployment => "other deployments",
         }
     }
 }
@@ -62,6 +65,7 @@ pub(super) struct Bounds {
     reads: Arc<Semaphore>,
     changes: Arc<Semaphore>,
     long: Arc<Semaphore>,
+    deployments: Arc<Semaphore>,
 }
 
 impl Default for Bounds {
@@ -72,6 +76,7 @@ impl Default for Bounds {
             reads: Arc::new(Semaphore::new(2)),
             changes: Arc::new(Semaphore::new(1)),
             long: Arc::new(Semaphore::new(1)),
+            deployments: Arc::new(Semaphore::new(1)),
         }
     }
 }
@@ -94,6 +99,16 @@ impl Bounds {
         work: impl Future<Output = Result<T, CommandError>> + Send + 'static,
     ) -> Result<T, ApiError> {
         let permit = self.session(sort).await?;
+        self.work_with(permit, sort, work).await
+    }
+
+    /// As `work`, for those who have waited for their turn already.
+    pub(super) async fn work_with<T: Send + 'static, E: Into<ApiError> + Send + 'static>(
+        &self,
+        permit: OwnedSemaphorePermit,
+        sort: Work,
+        work: impl Future<Output = Result<T, E>> + Send + 'static,
+    ) -> Result<T, ApiError> {
         let (done, is_done) = tokio::sync::oneshot::channel();
         tokio::spawn(async move {
             let began = Instant::now();
@@ -102,7 +117,7 @@ impl Bounds {
             rest(began.elapsed(), permit).await;
         });
         match tokio::time::timeout(sort.answer_max(), is_done).await {
-            Ok(Ok(result)) => Ok(result?),
+            Ok(Ok(result)) => result.map_err(Into::into),
             // It panicked.
             Ok(Err(_)) => Err(ApiError::bug()),
             Err(_) => Err(ApiError::new(
@@ -120,6 +135,7 @@ impl Bounds {
             Work::Read => &self.reads,
             Work::Change => &self.changes,
             Work::Long => &self.long,
+            Work::Deployment => &self.deployments,
         };
         permit(room, SESSION_WAIT_MAX, sort.as_str()).await
     }

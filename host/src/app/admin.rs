@@ -6,7 +6,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::gauges::keep_asking;
-use crate::admin::{Admin, AdminRooms, Token};
+use crate::admin::{Admin, AdminRooms, HandlersDoor, Token};
 use crate::config::{AdminConfig, Config};
 use crate::exit::{CommandError, Exit};
 use crate::health::Health;
@@ -23,7 +23,7 @@ impl Drop for OpenAdmin {
     }
 }
 
-/// Listens at the admin address, if there is one. `in_force` is what the host runs with from then on.
+/// Listens at the admin address, if there is one. `in_force` is what the host runs with from then on, `handlers` who answers about them.
 ///
 /// # Errors
 /// A token that can't be read or used; an address that can't be listened at.
@@ -31,6 +31,7 @@ pub(super) async fn listen(
     config: &Config,
     health: &Arc<Health>,
     in_force: watch::Receiver<Arc<Config>>,
+    handlers: HandlersDoor,
 ) -> Result<Option<OpenAdmin>, CommandError> {
     let Some(admin) = &config.admin else {
         return Ok(None);
@@ -48,6 +49,7 @@ pub(super) async fn listen(
         health: Arc::clone(health),
         metrics,
         token,
+        handlers,
     };
     match Admin::listen(admin.listen, rooms).await {
         Ok(admin) => {

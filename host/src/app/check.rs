@@ -1,14 +1,16 @@
 //! `hapax check`: the configuration and the components, without database or broker.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Duration;
 
 use serde::Serialize;
 
 use super::handler_migrations;
-use crate::config::{Config, HandlerConfig, SourceKind, TargetConfig};
+use crate::config::{ComponentPlace, Config, HandlerConfig, SourceKind, TargetConfig};
 use crate::exit::{CommandError, Exit};
-use crate::handler::{Handler, HandlerOptions, Runtime, Targets};
+use crate::handler::{ComponentInfo, Handler, HandlerOptions, LoadError, Runtime, Targets};
+use crate::message::ComponentDigest;
 use crate::store::{Reach, StoreKind, check_handler_migrations};
 
 /// What a component imports that publishes.
@@ -19,14 +21,14 @@ const OUTBOX_INTERFACE: &str = "hapax:handler/outbox@";
 pub struct CheckedHandler {
     /// Its name.
     pub name: String,
-    /// The component's file.
+    /// The component's file, or `store`: then nothing is known of it here.
     pub component: String,
     /// SHA-256 of the component, in hexadecimal digits.
-    pub digest: String,
+    pub digest: Option<String>,
     /// The version of `hapax:handler` that it was built for.
-    pub contract: String,
+    pub contract: Option<String>,
     /// The component's size.
-    pub bytes: usize,
+    pub bytes: Option<usize>,
     /// What the component imports.
     pub imports: Vec<String>,
     /// Where it can publish to; absent if it can't publish.
@@ -163,74 +165,94 @@ pub async fn check(config: &Config) -> Result<Vec<CheckedHandler>, CommandError>
                 }
             },
         };
-        match load(&runtime, handler, &config.targets).await {
-            Ok(component) => checked.push(CheckedHandler {
-                name: handler.name.clone(),
-                component: handler.component.display().to_string(),
-                digest: component.digest().to_string(),
-                contract: component.info().contract_version.clone(),
-                bytes: component.info().size_bytes,
-                imports: component.info().imports.clone(),
-                targets: component
-                    .info()
-                    .imports
-                    .iter()
-                    .any(|import| import.starts_with(OUTBOX_INTERFACE))
-                    .then(|| config.targets.keys().cloned().collect()),
-                source: handler.source.clone(),
-                source_kind: match config
-                    .sources
-                    .get(&handler.source)
-                    .map(|source| &source.kind)
-                {
-                    Some(SourceKind::JetStream(_)) => "jetstream",
-                    // The source exists, or the configuration would have been refused.
-                    Some(SourceKind::Queue) | None => "queue",
-                },
-                consumer: handler.consumer.clone(),
-                message_id: handler
-                    .message_id
-                    .places()
-                    .iter()
-                    .map(ToString::to_string)
-                    .collect(),
-                order_by: handler.order.as_ref().map(|order| order.by.to_string()),
-                on_dead: handler.order.as_ref().map(|order| order.on_dead.as_str()),
-                limits: CheckedLimits {
-                    memory_bytes: handler.limits.memory_bytes as u64,
-                    cpu_ms: milliseconds(handler.limits.cpu),
-                    time_ms: milliseconds(handler.limits.time),
-                    rows: handler.limits.rows,
-                    statements: handler.limits.statements,
-                    result_bytes: handler.limits.result_bytes as u64,
-                    call_bytes: handler.limits.call_bytes as u64,
-                    table_elements: handler.limits.table_elements as u64,
-                    savepoints: handler.limits.savepoints as u64,
-                    cursors: handler.limits.cursors as u64,
-                    outbox: handler.limits.outbox,
-                    log_bytes: handler.limits.log_bytes as u64,
-                },
-                lanes: handler.lanes,
-                batch: CheckedBatch {
-                    max: handler.batch.max,
-                    max_hold_ms: milliseconds(handler.batch.max_hold),
-                },
-                retry: CheckedRetry {
-                    attempts: handler.retry.attempts,
-                    backoff_min_ms: milliseconds(handler.retry.backoff_min),
-                    backoff_max_ms: milliseconds(handler.retry.backoff_max),
-                },
-                migrations,
-                role: handler.rights.role.clone(),
-                allow_ddl: handler.rights.allow_ddl,
-                differs: differs(handler).await,
-            }),
-            Err(error) => problems.push(error),
-        }
+        let info = match &handler.component {
+            ComponentPlace::Store => None,
+            ComponentPlace::File(path) => {
+                match load(&runtime, handler, path, &config.targets).await {
+                    Ok(component) => Some(component.info().clone()),
+                    Err(error) => {
+                        problems.push(CommandError::component(&handler.name, &error));
+                        continue;
+                    }
+                }
+            }
+        };
+        checked.push(checked_handler(config, handler, info, migrations).await);
     }
     match CommandError::all(problems) {
         Some(error) => Err(error),
         None => Ok(checked),
+    }
+}
+
+/// Describes a handler; `info` is of its component, where that is at hand.
+async fn checked_handler(
+    config: &Config,
+    handler: &HandlerConfig,
+    info: Option<ComponentInfo>,
+    migrations: usize,
+) -> CheckedHandler {
+    CheckedHandler {
+        name: handler.name.clone(),
+        component: handler.component.to_string(),
+        digest: info.as_ref().map(|info| info.digest.to_string()),
+        contract: info.as_ref().map(|info| info.contract_version.clone()),
+        bytes: info.as_ref().map(|info| info.size_bytes),
+        targets: info
+            .as_ref()
+            .is_some_and(|info| {
+                let mut imports = info.imports.iter();
+                imports.any(|import| import.starts_with(OUTBOX_INTERFACE))
+            })
+            .then(|| config.targets.keys().cloned().collect()),
+        imports: info.map(|info| info.imports).unwrap_or_default(),
+        source: handler.source.clone(),
+        source_kind: match config
+            .sources
+            .get(&handler.source)
+            .map(|source| &source.kind)
+        {
+            Some(SourceKind::JetStream(_)) => "jetstream",
+            // The source exists, or the configuration would have been refused.
+            Some(SourceKind::Queue) | None => "queue",
+        },
+        consumer: handler.consumer.clone(),
+        message_id: handler
+            .message_id
+            .places()
+            .iter()
+            .map(ToString::to_string)
+            .collect(),
+        order_by: handler.order.as_ref().map(|order| order.by.to_string()),
+        on_dead: handler.order.as_ref().map(|order| order.on_dead.as_str()),
+        limits: CheckedLimits {
+            memory_bytes: handler.limits.memory_bytes as u64,
+            cpu_ms: milliseconds(handler.limits.cpu),
+            time_ms: milliseconds(handler.limits.time),
+            rows: handler.limits.rows,
+            statements: handler.limits.statements,
+            result_bytes: handler.limits.result_bytes as u64,
+            call_bytes: handler.limits.call_bytes as u64,
+            table_elements: handler.limits.table_elements as u64,
+            savepoints: handler.limits.savepoints as u64,
+            cursors: handler.limits.cursors as u64,
+            outbox: handler.limits.outbox,
+            log_bytes: handler.limits.log_bytes as u64,
+        },
+        lanes: handler.lanes,
+        batch: CheckedBatch {
+            max: handler.batch.max,
+            max_hold_ms: milliseconds(handler.batch.max_hold),
+        },
+        retry: CheckedRetry {
+            attempts: handler.retry.attempts,
+            backoff_min_ms: milliseconds(handler.retry.backoff_min),
+            backoff_max_ms: milliseconds(handler.retry.backoff_max),
+        },
+        migrations,
+        role: handler.rights.role.clone(),
+        allow_ddl: handler.rights.allow_ddl,
+        differs: differs(handler).await,
     }
 }
 
@@ -279,7 +301,10 @@ async fn differs(handler: &HandlerConfig) -> Vec<String> {
     if !handler.replayable {
         return Vec::new();
     }
-    match tokio::fs::read(&handler.component).await {
+    let Some(path) = handler.component.file() else {
+        return Vec::new();
+    };
+    match tokio::fs::read(path).await {
         Ok(bytes) => super::replayable::differing(&bytes),
         // It was read a moment ago; that it is gone is another check's to say.
         Err(_) => Vec::new(),
@@ -307,15 +332,31 @@ pub(super) fn handler_options(
     }
 }
 
-/// Reads and compiles a handler's component, off the async threads.
+/// Reads and compiles a handler's component from its file, off the async threads.
 pub(super) async fn load(
     runtime: &Runtime,
     handler: &HandlerConfig,
+    path: &Path,
     targets: &BTreeMap<String, TargetConfig>,
-) -> Result<Handler, CommandError> {
-    runtime
-        .load_file(&handler.component)
-        .await
-        .and_then(|component| Handler::new(component, handler_options(handler, targets)))
-        .map_err(|error| CommandError::component(&handler.name, &error))
+) -> Result<Handler, LoadError> {
+    let component = runtime.load_file(path).await?;
+    check_pin(handler, &path.display().to_string(), component.digest())?;
+    Handler::new(component, handler_options(handler, targets))
+}
+
+/// Refuses a component that is not the pinned one. `name` is for messages: the file's path.
+pub(super) fn check_pin(
+    handler: &HandlerConfig,
+    name: &str,
+    digest: ComponentDigest,
+) -> Result<(), LoadError> {
+    match handler.sha256 {
+        Some(pinned) if pinned != digest => Err(LoadError {
+            problem: format!(
+                "`{name}` has the digest `{digest}`, and `sha256` of the handler allows only `{pinned}`"
+            ),
+            hint: "if this component is the right one, write its digest into `sha256`".into(),
+        }),
+        _ => Ok(()),
+    }
 }

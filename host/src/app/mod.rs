@@ -6,6 +6,7 @@ mod admin;
 mod check;
 mod dead_letters;
 mod demo;
+mod deployments;
 mod gauges;
 mod handler_migrations;
 mod inspect;

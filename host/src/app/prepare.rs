@@ -33,7 +33,7 @@ pub(super) enum NotPrepared {
 
 impl NotPrepared {
     /// Tells what a wait can cure from what it can't.
-    fn of(error: StoreError, refused: impl FnOnce(StoreError) -> CommandError) -> Self {
+    pub(super) fn of(error: StoreError, refused: impl FnOnce(StoreError) -> CommandError) -> Self {
         match error {
             StoreError::Unavailable(why) | StoreError::Busy(why) => Self::Away(why),
             error => Self::Refused(refused(error)),
@@ -139,7 +139,7 @@ async fn look_at_store(store: &Store) -> Result<Vec<String>, CommandError> {
 }
 
 /// Pauses between two tries. True if the drain began.
-async fn pause_or_drain(drain: &mut watch::Receiver<bool>) -> bool {
+pub(super) async fn pause_or_drain(drain: &mut watch::Receiver<bool>) -> bool {
     tokio::select! {
         // Neither loses anything when dropped.
         _ = drain.wait_for(|draining| *draining) => true,

@@ -4,15 +4,17 @@ use std::future::Future;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
+use super::deployments::{Deployments, Keeper, at_start};
 use super::prepare::{connect_source, migrated};
 use super::prune::{Rules, keep_pruning};
 use super::reconcile::keep_reconciling;
 use super::supervisor::{Loader, Rooms, Supervisor};
 use super::watch::{Watching, keep_watching};
 use super::{open_store, own_session};
+use crate::admin::HandlersDoor;
 use crate::config::{CacheConfig, Config, HandlerConfig};
 use crate::exit::{CommandError, Exit};
 use crate::handler::{Cache, Handler, Runtime, RuntimeOptions};
@@ -69,7 +71,8 @@ pub async fn run(
     let store = open_store(config)?;
     let health = Arc::new(Health::default());
     let (in_force, config_in_force) = watch::channel(Arc::new(config.clone()));
-    let _admin = super::admin::listen(config, &health, config_in_force).await?;
+    let door = HandlersDoor::default();
+    let _admin = super::admin::listen(config, &health, config_in_force, door.clone()).await?;
     let (drain_sender, mut drain) = watch::channel(false);
     let notifier = Notifier::from_environment(config.shutdown_grace).map(Arc::new);
     let notifying = notifier
@@ -98,7 +101,7 @@ pub async fn run(
         options,
         components,
         store,
-        (&health, notifier, in_force),
+        (&health, &door, notifier, in_force),
         &drain_sender,
         &mut drain,
     )
@@ -146,8 +149,9 @@ async fn start_and_wait(
     options: RunOptions,
     (loader, components): (Loader, Vec<(HandlerConfig, Handler)>),
     store: Arc<Store>,
-    (health, notifier, in_force): (
+    (health, door, notifier, in_force): (
         &Arc<Health>,
+        &HandlersDoor,
         Option<Arc<Notifier>>,
         watch::Sender<Arc<Config>>,
     ),
@@ -181,18 +185,34 @@ async fn start_and_wait(
             in_force,
         },
     );
-    let mut ready = Vec::new();
+    let Some(deployed) = at_start(config, &store, health, drain).await? else {
+        return Ok(());
+    };
+    let mut components = components;
+    for (handler, component) in &deployed.components {
+        match component {
+            None => supervisor.wait_at_start(handler),
+            Some(component) => {
+                let loaded = supervisor.load_at_start(handler, component.clone()).await?;
+                components.push((handler.clone(), loaded));
+            }
+        }
+    }
+    let (mut ready, mut paused) = (Vec::new(), Vec::new());
     for (handler, component) in components {
         let source = super::supervisor::source_of(config, &handler)?;
         let Some(connected) = connect_source(source, &handler, &store, health, drain).await? else {
             return Ok(());
         };
         sweep_marks(&mut connection, &handler).await;
-        ready.push(supervisor.ready_at_start(handler, component, connected));
+        let is_paused = deployed.is_paused(&handler.name);
+        let one = supervisor.ready_at_start(handler, component, connected);
+        if is_paused { &mut paused } else { &mut ready }.push(one);
     }
     let (relay_ends, is_relay_over) = watch::channel(false);
     let relay = relay.map(|relay| tokio::spawn(relay.run(is_relay_over)));
     let handlers = ready.len();
+    supervisor.pause_at_start(paused).await;
     supervisor.start(ready);
     let draining = tokio::spawn({
         let (supervisor, mut drain) = (supervisor.clone(), drain.clone());
@@ -208,6 +228,18 @@ async fn start_and_wait(
     health.consuming();
     tracing::info!(store = %store.display(), handlers, "ready");
 
+    let changed = Arc::new(Notify::new());
+    let process = suspects.process().to_owned();
+    let deployments = Arc::new(Deployments::new(
+        supervisor.clone(),
+        Arc::clone(&store),
+        process.clone(),
+        Arc::clone(&changed),
+    ));
+    door.open(move |request| {
+        let deployments = Arc::clone(&deployments);
+        Box::pin(async move { deployments.answer(request).await })
+    });
     let (done, is_done) = oneshot::channel();
     let flusher = tokio::spawn(flush_counters(
         supervisor.clone(),
@@ -216,6 +248,8 @@ async fn start_and_wait(
         is_done,
     ));
     let (stop_keeping, keeping_stops) = watch::channel(false);
+    let keeper = Keeper::new(supervisor.clone(), Arc::clone(&store), process, changed);
+    let keeper = tokio::spawn(keeper.run(keeping_stops.clone()));
     let pruner = tokio::spawn(keep_pruning(
         rules,
         Arc::clone(&store),
@@ -262,6 +296,7 @@ async fn start_and_wait(
     final_flush(&supervisor, &store, connection).await;
     // What does not end is left to the end of the process: its statement rolls back.
     let _ = tokio::time::timeout(LAST_STATEMENT_TIMEOUT, async {
+        let _ = keeper.await;
         let _ = pruner.await;
         let _ = reconciler.await;
     })
@@ -452,7 +487,11 @@ async fn load_components(
     let mut loaded = Vec::new();
     let mut refused = Vec::new();
     for handler in config.handlers.values() {
-        let component = match loader.read(&handler.component).await {
+        // What the store holds is looked up when the store is there.
+        let Some(path) = handler.component.file() else {
+            continue;
+        };
+        let component = match loader.read(path).await {
             Ok(component) => {
                 loader
                     .load_at_start(handler, &config.targets, component)

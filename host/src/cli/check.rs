@@ -102,25 +102,35 @@ fn reached_text(checked: &CheckedDatabase) -> String {
     text
 }
 
+fn component_text(handler: &CheckedHandler) -> String {
+    let (Some(digest), Some(contract), Some(bytes)) =
+        (&handler.digest, &handler.contract, handler.bytes)
+    else {
+        return "from the store: `hapax handlers list` shows which".to_owned();
+    };
+    let imports = if handler.imports.is_empty() {
+        "none".to_owned()
+    } else {
+        handler.imports.join(", ")
+    };
+    format!(
+        "{} ({bytes} bytes, contract {contract}, sha256 {})\n  imports    {imports}",
+        handler.component,
+        digest.get(..12).unwrap_or(digest)
+    )
+}
+
 fn checked_text(file: &Path, handlers: &[CheckedHandler]) -> String {
     let mut text = String::new();
     for handler in handlers {
         text.push_str(&format!(
-            "handler `{}`\n  component  {} ({} bytes, contract {}, sha256 {})\n  imports    {}\n{}  source     {} ({})\n  \
+            "handler `{}`\n  component  {}\n{}  source     {} ({})\n  \
              consumer   {}\n  message id {}\n{}  limits     memory {}, cpu {:?}, time {:?}, rows {},\n             \
              statements {}, result {}, call {}, table {}, savepoints {}, cursors {}, outbox {}, log {}\n  lanes      {}\n  \
              batch      up to {}, {:?} at the most\n  \
              retry      {}, {:?}..{:?} between them\n  migrations {}\n{}{}",
             handler.name,
-            handler.component,
-            handler.bytes,
-            handler.contract,
-            &handler.digest[..12],
-            if handler.imports.is_empty() {
-                "none".to_owned()
-            } else {
-                handler.imports.join(", ")
-            },
+            component_text(handler),
             match &handler.targets {
                 None => String::new(),
                 Some(targets) if targets.is_empty() => {

@@ -193,23 +193,27 @@ impl Config {
     }
 }
 
+/// Names a host for `hapax handlers`, and is no key.
+const ADMIN_URL: &str = "ADMIN_URL";
+
 /// True for what names a key, or would if its underscore were doubled: ignoring that in silence would leave the file's value.
 fn is_override(name: &str) -> bool {
     name.strip_prefix("HAPAX_").is_some_and(|rest| {
         rest.contains("__")
             || rest == "SHUTDOWN_GRACE"
-            || [
-                "STORE_",
-                "SOURCES_",
-                "HANDLERS_",
-                "TARGETS_",
-                "OUTBOX_",
-                "ADMIN_",
-                "CACHE_",
-                "TELEMETRY_",
-            ]
-            .iter()
-            .any(|table| rest.starts_with(table))
+            || rest != ADMIN_URL
+                && [
+                    "STORE_",
+                    "SOURCES_",
+                    "HANDLERS_",
+                    "TARGETS_",
+                    "OUTBOX_",
+                    "ADMIN_",
+                    "CACHE_",
+                    "TELEMETRY_",
+                ]
+                .iter()
+                .any(|table| rest.starts_with(table))
     })
 }
 

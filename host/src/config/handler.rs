@@ -1,6 +1,7 @@
 //! A handler's table with every value valid.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use toml::Value;
 use super::checked::{NAME_HINT, SourceConfig, SourceKind, name_is_valid};
 use super::section::Section;
 use crate::handler::{ConfigTable, Limits};
-use crate::message::Instant;
+use crate::message::{ComponentDigest, Instant};
 use crate::source::identity::{IdPlaces, KeyPlace};
 use crate::source::jetstream::Start;
 use crate::store::Rights;
@@ -136,13 +137,43 @@ impl OnDead {
     }
 }
 
+/// Where a handler's component comes from, and so who decides which one it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ComponentPlace {
+    /// A file: whoever can write it.
+    File(PathBuf),
+    /// The store: `hapax handlers deploy`, for every host at once.
+    Store,
+}
+
+impl ComponentPlace {
+    /// Returns the file, if it is one.
+    pub fn file(&self) -> Option<&Path> {
+        match self {
+            Self::File(path) => Some(path),
+            Self::Store => None,
+        }
+    }
+}
+
+impl fmt::Display for ComponentPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path) => path.display().fmt(f),
+            Self::Store => f.write_str("store"),
+        }
+    }
+}
+
 /// A component and how it is run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HandlerConfig {
     /// The table's name in the file.
     pub name: String,
-    /// The component's file.
-    pub component: PathBuf,
+    /// Where its component comes from.
+    pub component: ComponentPlace,
+    /// The one component that it may run.
+    pub sha256: Option<ComponentDigest>,
     /// The source's name.
     pub source: String,
     /// The claims' key and the durable's name: survives a rename of the handler.
@@ -195,6 +226,11 @@ pub(super) fn check_handler(
         "component",
         "write the file's path: `component = \"handler.wasm\"`",
     );
+    let component = component.map(|text| match text {
+        STORE => ComponentPlace::Store,
+        path => ComponentPlace::File(folder.join(path)),
+    });
+    let sha256 = check_sha256(&section);
     let source_name =
         section.required_text("source", "write the name of a table under `[sources]`");
     let source = source_name.and_then(|name| sources.get(name));
@@ -285,6 +321,15 @@ pub(super) fn check_handler(
     };
     let replayable = section.boolean("replayable", false);
     let migrations = section.text("migrations").map(|path| folder.join(path));
+    if migrations.is_some() && component == Some(ComponentPlace::Store) {
+        section.problem(
+            "migrations",
+            "has no meaning with `component = \"store\"`: the component's migrations come with it",
+            format!(
+                "leave it out, and deploy with `hapax handlers deploy {name} FILE --migrations DIR`"
+            ),
+        );
+    }
     let config = section
         .section("config")
         .map(check_config_table)
@@ -292,7 +337,8 @@ pub(super) fn check_handler(
     section.finish();
     Some(HandlerConfig {
         name: name.to_owned(),
-        component: folder.join(component?),
+        component: component?,
+        sha256,
         source: source?.name.clone(),
         consumer: consumer.to_owned(),
         start,
@@ -312,6 +358,22 @@ pub(super) fn check_handler(
         migrations,
         config,
     })
+}
+
+/// The text in place of a file's path that makes the store the component's owner.
+const STORE: &str = "store";
+
+fn check_sha256(section: &Section<'_>) -> Option<ComponentDigest> {
+    let text = section.text("sha256")?;
+    let digest = ComponentDigest::from_hex(text);
+    if digest.is_none() {
+        section.problem(
+            "sha256",
+            format!("`{}` is not a SHA-256", text.escape_debug()),
+            "write 64 hexadecimal digits, as `sha256sum FILE` shows them".to_owned(),
+        );
+    }
+    digest
 }
 
 fn check_dedup(section: &Section<'_>) -> Dedup {

@@ -16,7 +16,9 @@ mod units;
 
 pub use admin::{AdminConfig, check_token};
 pub use checked::{CacheConfig, Config, JetStreamConfig, SourceConfig, SourceKind, StoreConfig};
-pub use handler::{Batch, ConflictPolicy, Dedup, HandlerConfig, Late, OnDead, Order, Retry};
+pub use handler::{
+    Batch, ComponentPlace, ConflictPolicy, Dedup, HandlerConfig, Late, OnDead, Order, Retry,
+};
 pub use outbox::{OutboxConfig, TargetConfig, TargetKind};
 pub use problem::{ConfigError, Problem};
 pub use telemetry::TelemetryConfig;

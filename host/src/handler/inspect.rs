@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use wasmparser::{KnownCustom, Parser, Payload};
 
 use super::bindings::{INTERFACES, PACKAGE};
@@ -51,7 +51,7 @@ pub struct InspectedImport {
 }
 
 /// One line of a producers section.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Producer {
     /// `language`, `sdk` or `processed-by`.
     pub field: String,

@@ -36,6 +36,7 @@ pub(crate) fn own(kind: StoreKind) -> &'static [OwnMigration] {
             own_migration!(3, serves 1, "postgres", "0003_retention.sql"),
             own_migration!(4, serves 1, "postgres", "0004_outbox_targets.sql"),
             own_migration!(5, serves 1, "postgres", "0005_checkpoints.sql"),
+            own_migration!(6, serves 1, "postgres", "0006_deployments.sql"),
         ],
         StoreKind::Sqlite => &[
             own_migration!(1, serves 1, "sqlite", "0001_tables.sql"),
@@ -43,6 +44,7 @@ pub(crate) fn own(kind: StoreKind) -> &'static [OwnMigration] {
             own_migration!(3, serves 1, "sqlite", "0003_retention.sql"),
             own_migration!(4, serves 1, "sqlite", "0004_outbox_targets.sql"),
             own_migration!(5, serves 1, "sqlite", "0005_checkpoints.sql"),
+            own_migration!(6, serves 1, "sqlite", "0006_deployments.sql"),
         ],
     }
 }

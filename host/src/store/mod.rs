@@ -8,6 +8,7 @@ mod calendar;
 mod checkpoint;
 mod connection;
 mod cursors;
+mod deployments;
 mod guard;
 mod letters;
 mod migrations;
@@ -36,6 +37,9 @@ pub use checkpoint::Checkpoint;
 pub use connection::Connection;
 pub(crate) use cursors::CursorSession;
 pub use cursors::{CURSORS_MAX, Cursor, FetchLimits};
+pub use deployments::{
+    Deploy, Deployed, Deployment, HostHandler, NewComponent, SeenHostHandler, WantedState,
+};
 pub(crate) use letters::LetterSession;
 pub use letters::{LetterFilter, LetterState, LetterSummary, Reburied, Replay, Restored};
 pub use migrations::{check_handler_migrations, schema_version};

@@ -12,6 +12,7 @@ const COMMANDS: [&str; 10] = [
     "check",
     "inspect",
     "send",
+    "handlers",
     "dead-letters",
     "outbox",
     "prune",
@@ -19,6 +20,9 @@ const COMMANDS: [&str; 10] = [
     "status",
 ];
 const OF_DEAD_LETTERS: [&str; 6] = ["list", "show", "replay", "drop", "export", "import"];
+const OF_HANDLERS: [&str; 7] = [
+    "list", "history", "deploy", "rollback", "pause", "resume", "remove",
+];
 const OF_OUTBOX: [&str; 4] = ["list", "show", "republish", "drop"];
 
 fn help(arguments: &[&str]) -> String {
@@ -65,6 +69,7 @@ fn every_command_is_listed_and_has_help_with_examples_that_parse() {
     let helps = std::iter::once(help(&["--help"]))
         .chain(COMMANDS.map(|name| help(&[name, "--help"])))
         .chain(OF_DEAD_LETTERS.map(|name| help(&["dead-letters", name, "--help"])))
+        .chain(OF_HANDLERS.map(|name| help(&["handlers", name, "--help"])))
         .chain(OF_OUTBOX.map(|name| help(&["outbox", name, "--help"])));
     for text in helps {
         let examples = examples(&text);
@@ -92,6 +97,12 @@ fn each_commands_examples_are_its_own() {
     for name in OF_DEAD_LETTERS {
         for example in examples(&help(&["dead-letters", name, "--help"])) {
             let own = format!("hapax dead-letters {name}");
+            assert!(example.contains(&own), "{example}");
+        }
+    }
+    for name in OF_HANDLERS {
+        for example in examples(&help(&["handlers", name, "--help"])) {
+            let own = format!("hapax handlers {name}");
             assert!(example.contains(&own), "{example}");
         }
     }

@@ -27,7 +27,12 @@ pub(super) async fn run<'a>(
         return Err(bug("the demo's configuration has no handler"));
     };
     let runtime = checked_runtime(&room_for(config.handlers.values()), open_cache(config)).await?;
-    let handler = load(&runtime, handler_config, &config.targets).await?;
+    let Some(path) = handler_config.component.file() else {
+        return Err(bug("the demo's handler has no file"));
+    };
+    let handler = load(&runtime, handler_config, path, &config.targets)
+        .await
+        .map_err(|error| CommandError::component(HANDLER, &error))?;
     let mut connection = connect_and_migrate(store, "plain consumer")
         .await
         .map_err(|error| failed(&error))?;

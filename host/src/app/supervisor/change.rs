@@ -103,8 +103,8 @@ pub enum Change {
     Started {
         /// Its name.
         handler: String,
-        /// What it runs.
-        digest: ComponentDigest,
+        /// What it runs; absent if it waits for a deployment.
+        digest: Option<ComponentDigest>,
     },
     /// A handler that is gone from the configuration.
     Stopped {
@@ -115,8 +115,8 @@ pub enum Change {
     Restarted {
         /// Its name.
         handler: String,
-        /// What it runs.
-        digest: ComponentDigest,
+        /// What it runs; absent if it waits for a deployment.
+        digest: Option<ComponentDigest>,
     },
     /// A handler that goes on as it was, or is new and does not run.
     Kept {
@@ -137,11 +137,11 @@ impl Change {
     pub(super) fn tell(&self) {
         match self {
             Self::Started { handler, digest } => {
-                tracing::info!(%handler, component = %digest, "started");
+                tracing::info!(%handler, component = %shown(*digest), "started");
             }
             Self::Stopped { handler } => tracing::info!(%handler, "stopped"),
             Self::Restarted { handler, digest } => {
-                tracing::info!(%handler, component = %digest, "restarted with its new table");
+                tracing::info!(%handler, component = %shown(*digest), "restarted with its new table");
             }
             Self::Kept { handler, why } => tracing::error!(
                 %handler,
@@ -158,6 +158,10 @@ impl Change {
     }
 }
 
+fn shown(digest: Option<ComponentDigest>) -> String {
+    digest.map_or_else(|| "none".to_owned(), |digest| digest.to_string())
+}
+
 /// What a handler does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Phase {
@@ -165,6 +169,8 @@ pub enum Phase {
     Running,
     /// It was told to consume nothing.
     Paused,
+    /// The store is to hold its component, and none is deployed.
+    Waiting,
     /// It consumes nothing, for this reason.
     Failed(String),
 }

@@ -9,11 +9,12 @@ use std::sync::Arc;
 use tokio::sync::Semaphore;
 
 use super::change::ComponentBytes;
-use crate::app::check::handler_options;
+use crate::app::check::{check_pin, handler_options};
 use crate::app::run::{checked_runtime, open_cache};
 use crate::config::{Config, HandlerConfig, TargetConfig};
 use crate::exit::CommandError;
 use crate::handler::{Cache, Handler, LoadError, Runtime, RuntimeOptions, read_component};
+use crate::message::ComponentDigest;
 
 /// How many components are compiled at once: a compiler keeps a core busy, and messages need theirs.
 const COMPILES_MAX: usize = 1;
@@ -103,6 +104,8 @@ impl Loader {
         targets: &BTreeMap<String, TargetConfig>,
         component: ComponentBytes,
     ) -> Result<Handler, LoadError> {
+        let digest = ComponentDigest::of(&component.bytes);
+        check_pin(config, &component.origin, digest)?;
         let _turn = self
             .compiles
             .acquire()

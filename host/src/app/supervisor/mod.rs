@@ -11,6 +11,7 @@ mod compare;
 mod loader;
 mod reload;
 mod running;
+mod stored;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

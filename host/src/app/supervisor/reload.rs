@@ -12,6 +12,7 @@ use crate::app::prune::Rules;
 use crate::app::run::{relayed, sweep_marks_of};
 use crate::config::{Config, HandlerConfig};
 use crate::exit::CommandError;
+use crate::message::ComponentDigest;
 
 impl Supervisor {
     /// Brings what runs in line with `config`: starts handlers that are new, stops those that are gone, restarts those whose table
@@ -28,6 +29,22 @@ impl Supervisor {
             inner.reload(&config).await
         })
         .await
+    }
+}
+
+/// A handler that can take its place.
+enum Made {
+    Runs(Box<Ready>),
+    /// The store is to hold its component, and none is deployed.
+    Waits,
+}
+
+impl Made {
+    fn digest(&self) -> Option<ComponentDigest> {
+        match self {
+            Self::Runs(ready) => Some(ready.context.digest()),
+            Self::Waits => None,
+        }
     }
 }
 
@@ -61,7 +78,7 @@ impl Inner {
             state.entries.keys().filter(gone).cloned().collect()
         };
         let mut kept: BTreeMap<String, ChangeError> = BTreeMap::new();
-        let mut ready: BTreeMap<String, (HandlerConfig, Ready)> = BTreeMap::new();
+        let mut ready: BTreeMap<String, (HandlerConfig, Made)> = BTreeMap::new();
         for (name, handler) in &new.handlers {
             if old.handlers.get(name) == Some(handler) {
                 continue;
@@ -97,16 +114,16 @@ impl Inner {
         changes.iter().for_each(Change::tell);
         let told = changes.len();
         for (name, (handler, made)) in ready {
-            let digest = made.context.digest();
+            let digest = made.digest();
             let is_new = !old.handlers.contains_key(&name);
-            self.retire(&name, Some(&made));
-            in_force.handlers.insert(name.clone(), handler);
-            if paused.contains(&name) {
+            self.retire(&name, digest);
+            match made {
+                Made::Waits => self.place_waiting(&handler),
                 // A person paused it, and it stays so.
-                self.place_paused(made).await;
-            } else {
-                self.launch(made)?;
+                Made::Runs(ready) if paused.contains(&name) => self.place_paused(*ready).await,
+                Made::Runs(ready) => self.launch(*ready)?,
             }
+            in_force.handlers.insert(name.clone(), handler);
             changes.push(if is_new {
                 Change::Started {
                     handler: name,
@@ -141,31 +158,28 @@ impl Inner {
         in_force: &Config,
         new: &Config,
         removed: &BTreeSet<String>,
-    ) -> Result<Ready, ChangeError> {
+    ) -> Result<Made, ChangeError> {
         if let Some(key) = waits_for(handler, in_force, new) {
             return Err(ChangeError::Refused {
                 problem: format!("`{key}` changed, too, which takes a restart"),
                 hint: "restart the host".into(),
             });
         }
-        let lanes_taken = {
-            let state = self.state();
-            let others = state
-                .entries
-                .iter()
-                .filter(|(name, _)| **name != handler.name && !removed.contains(*name));
-            others
-                .filter_map(|(_, entry)| entry.ran.as_ref())
-                .map(|ran| ran.room.shared_lanes)
-                .sum()
+        let component = match handler.component.file() {
+            None => match self.stored_component(handler).await? {
+                Some(component) => component,
+                None => return Ok(Made::Waits),
+            },
+            Some(path) => {
+                let read = self.loader.read(path).await;
+                read.map_err(|error| CommandError::component(&handler.name, &error))?
+            }
         };
+        let mut without = removed.clone();
+        without.insert(handler.name.clone());
+        let lanes_taken = self.lanes_taken(&without);
         let room = self.loader.room(handler, lanes_taken).await?;
         let refused = |error| CommandError::component(&handler.name, &error);
-        let component = self
-            .loader
-            .read(&handler.component)
-            .await
-            .map_err(refused)?;
         let component = self
             .loader
             .load(&room.runtime, handler, &in_force.targets, component)
@@ -174,11 +188,16 @@ impl Inner {
         prepare_handler(&self.rooms.store, handler).await?;
         let connected = self.connect(in_force, handler).await?;
         sweep_marks_of(&self.rooms.store, handler).await;
-        Ok(self.ready(handler.clone(), component, room, connected))
+        Ok(Made::Runs(Box::new(self.ready(
+            handler.clone(),
+            component,
+            room,
+            connected,
+        ))))
     }
 
     /// Puts a handler into its place without starting it.
-    async fn place_paused(&self, ready: Ready) {
+    pub(super) async fn place_paused(&self, ready: Ready) {
         let Ready {
             context,
             room,
@@ -204,13 +223,13 @@ impl Inner {
         state.entries.insert(context.name().to_owned(), entry);
     }
 
-    /// Lets go of what ran under this name; `next` takes its place.
-    fn retire(&self, name: &str, next: Option<&Ready>) {
+    /// Lets go of what ran under this name; what runs `next` takes its place.
+    pub(super) fn retire(&self, name: &str, next: Option<ComponentDigest>) {
         let mut state = self.state();
         let Some(ran) = state.entries.remove(name).and_then(|entry| entry.ran) else {
             return;
         };
-        ran.context.retired(next.map(|next| next.context.digest()));
+        ran.context.retired(next);
         state.retired.push(ran.context);
     }
 
@@ -252,7 +271,7 @@ impl Inner {
 
 /// Takes out of `ready` what can't run beside handlers that go on as they were.
 fn colliding(
-    ready: &mut BTreeMap<String, (HandlerConfig, Ready)>,
+    ready: &mut BTreeMap<String, (HandlerConfig, Made)>,
     old: &Config,
     removed: &BTreeSet<String>,
     in_force: &Config,

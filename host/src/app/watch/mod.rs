@@ -280,5 +280,5 @@ fn look(file: &mut WatchedFile) -> Now {
 
 /// Returns the file of a handler's component, if it is in one.
 fn file_of(handler: &HandlerConfig) -> Option<&Path> {
-    Some(&handler.component)
+    handler.component.file()
 }

@@ -13,6 +13,7 @@ mod commit;
 mod connect;
 mod cursors;
 mod decode;
+mod deployments;
 mod errors;
 mod letters;
 mod many;

@@ -13,6 +13,7 @@ mod checkpoint;
 mod claims;
 mod connect;
 mod cursors;
+mod deployments;
 mod errors;
 mod hooks;
 mod letters;

@@ -1,0 +1,392 @@
+//! Deployments on SQLite. There is one writer, so nothing is locked beside the transaction.
+
+use std::time::Duration;
+
+use sqlx::Row as _;
+
+use super::SqliteSession;
+use crate::message::ComponentDigest;
+use crate::store::deployments::{
+    Deploy, Deployed, Deployment, DeploymentSession, HOST_ROWS_KEPT_SECONDS, HostHandler,
+    NewComponent, SeenHostHandler, WantedState, deployment_of, digest_of, no_deployment, signed,
+    unsigned,
+};
+use crate::store::text::instant_from_text;
+use crate::store::{Session as _, StoreError};
+
+/// What a handler's state was before a change.
+struct Locked {
+    deployment: Option<i64>,
+    component: Option<i64>,
+    is_paused: bool,
+    generation: i64,
+}
+
+impl SqliteSession {
+    /// Reads the handler's state, made if need be.
+    async fn lock_state(&mut self, handler: &str) -> Result<Locked, StoreError> {
+        sqlx::query(
+            "INSERT INTO hapax_handler_states (handler) VALUES (?1) ON CONFLICT (handler) DO NOTHING",
+        )
+        .bind(handler)
+        .execute(&mut self.connection)
+        .await
+        .map_err(|error| self.host_error(&error))?;
+        let row = sqlx::query(
+            "SELECT deployment, paused, generation FROM hapax_handler_states WHERE handler = ?1",
+        )
+        .bind(handler)
+        .fetch_one(&mut self.connection)
+        .await
+        .map_err(|error| self.host_error(&error))?;
+        let read = |error: sqlx::Error| StoreError::Unusable(error.to_string());
+        let deployment: Option<i64> = row.try_get(0).map_err(read)?;
+        let component = match deployment {
+            None => None,
+            Some(number) => self.component_of(handler, number).await?,
+        };
+        Ok(Locked {
+            deployment,
+            component,
+            is_paused: row.try_get(1).map_err(read)?,
+            generation: row.try_get(2).map_err(read)?,
+        })
+    }
+
+    async fn component_of(
+        &mut self,
+        handler: &str,
+        number: i64,
+    ) -> Result<Option<i64>, StoreError> {
+        sqlx::query_scalar(
+            "SELECT component FROM hapax_deployments WHERE handler = ?1 AND number = ?2",
+        )
+        .bind(handler)
+        .bind(number)
+        .fetch_optional(&mut self.connection)
+        .await
+        .map_err(|error| self.host_error(&error))
+    }
+
+    async fn change_state(
+        &mut self,
+        handler: &str,
+        deployment: Option<i64>,
+        paused: bool,
+        by: &str,
+    ) -> Result<u64, StoreError> {
+        let generation: i64 = sqlx::query_scalar(
+            "UPDATE hapax_handler_states SET deployment = ?2, paused = ?3, generation = generation + 1, \
+                 changed_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), changed_by = ?4 \
+             WHERE handler = ?1 RETURNING generation",
+        )
+        .bind(handler)
+        .bind(deployment)
+        .bind(paused)
+        .bind(by)
+        .fetch_one(&mut self.connection)
+        .await
+        .map_err(|error| self.host_error(&error))?;
+        Ok(unsigned(generation))
+    }
+
+    async fn keep_component(&mut self, component: &NewComponent<'_>) -> Result<i64, StoreError> {
+        // A handler may have recorded the digest alone. The bytes are sent at most once.
+        let kept: Option<i64> = sqlx::query_scalar(
+            "SELECT id FROM hapax_components WHERE digest = ?1 AND bytes IS NOT NULL",
+        )
+        .bind(&component.digest.0[..])
+        .fetch_optional(&mut self.connection)
+        .await
+        .map_err(|error| self.host_error(&error))?;
+        if let Some(id) = kept {
+            return Ok(id);
+        }
+        sqlx::query_scalar(
+            "INSERT INTO hapax_components (digest, size_bytes, contract, producers, bytes) \
+             VALUES (?1, ?2, ?3, ?4, ?5) \
+             ON CONFLICT (digest) DO UPDATE SET size_bytes = excluded.size_bytes, contract = excluded.contract, \
+                 producers = excluded.producers, bytes = excluded.bytes \
+             RETURNING id",
+        )
+        .bind(&component.digest.0[..])
+        .bind(signed(component.bytes.len() as u64))
+        .bind(component.contract)
+        .bind(component.producers)
+        .bind(component.bytes)
+        .fetch_one(&mut self.connection)
+        .await
+        .map_err(|error| self.host_error(&error))
+    }
+
+    async fn digest_of_component(&mut self, id: i64) -> Result<ComponentDigest, StoreError> {
+        let bytes: Vec<u8> =
+            sqlx::query_scalar("SELECT digest FROM hapax_components WHERE id = ?1")
+                .bind(id)
+                .fetch_one(&mut self.connection)
+                .await
+                .map_err(|error| self.host_error(&error))?;
+        digest_of(bytes)
+    }
+
+    async fn deploy_in_tx(
+        &mut self,
+        handler: &str,
+        what: &Deploy<'_>,
+        by: &str,
+        migrations: &[String],
+    ) -> Result<Deployed, StoreError> {
+        let before = self.lock_state(handler).await?;
+        let (component, back_to) = match what {
+            Deploy::New(component) => (self.keep_component(component).await?, None),
+            Deploy::BackTo(number) => match self.component_of(handler, signed(*number)).await? {
+                Some(component) => (component, Some(signed(*number))),
+                None => return Err(no_deployment(handler, *number)),
+            },
+        };
+        let digest = self.digest_of_component(component).await?;
+        if let Some(number) = before.deployment
+            && before.component == Some(component)
+        {
+            return Ok(Deployed {
+                number: unsigned(number),
+                generation: unsigned(before.generation),
+                digest,
+                is_new: false,
+            });
+        }
+        let number: i64 = sqlx::query_scalar(
+            "INSERT INTO hapax_deployments (handler, number, component, deployed_by, migrations, back_to) \
+             SELECT ?1, coalesce(max(number), 0) + 1, ?2, ?3, ?4, ?5 FROM hapax_deployments WHERE handler = ?1 \
+             RETURNING number",
+        )
+        .bind(handler)
+        .bind(component)
+        .bind(by)
+        .bind(serde_json::json!(migrations).to_string())
+        .bind(back_to)
+        .fetch_one(&mut self.connection)
+        .await
+        .map_err(|error| self.host_error(&error))?;
+        let generation = self
+            .change_state(handler, Some(number), before.is_paused, by)
+            .await?;
+        Ok(Deployed {
+            number: unsigned(number),
+            generation,
+            digest,
+            is_new: true,
+        })
+    }
+
+    async fn withdraw_in_tx(&mut self, handler: &str, by: &str) -> Result<Option<u64>, StoreError> {
+        let before = self.lock_state(handler).await?;
+        if before.deployment.is_none() {
+            return Ok(None);
+        }
+        self.change_state(handler, None, before.is_paused, by)
+            .await
+            .map(Some)
+    }
+
+    async fn set_paused_in_tx(
+        &mut self,
+        handler: &str,
+        paused: bool,
+        by: &str,
+    ) -> Result<(u64, bool), StoreError> {
+        let before = self.lock_state(handler).await?;
+        if before.is_paused == paused {
+            return Ok((unsigned(before.generation), false));
+        }
+        let generation = self
+            .change_state(handler, before.deployment, paused, by)
+            .await?;
+        Ok((generation, true))
+    }
+
+    async fn report_host_in_tx(&mut self, rows: &[HostHandler]) -> Result<(), StoreError> {
+        for row in rows {
+            sqlx::query(
+                "INSERT INTO hapax_host_handlers (host, handler, state, digest, generation, error) \
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6) \
+                 ON CONFLICT (host, handler) DO UPDATE SET state = excluded.state, digest = excluded.digest, \
+                     generation = excluded.generation, error = excluded.error, \
+                     seen_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now')",
+            )
+            .bind(&row.host)
+            .bind(&row.handler)
+            .bind(&row.state)
+            .bind(row.digest.map(|digest| digest.0.to_vec()))
+            .bind(signed(row.generation))
+            .bind(&row.error)
+            .execute(&mut self.connection)
+            .await
+            .map_err(|error| self.host_error(&error))?;
+        }
+        Ok(())
+    }
+
+    /// Ends a transaction of the host's own as its work ended.
+    async fn end_own<T>(&mut self, done: Result<T, StoreError>) -> Result<T, StoreError> {
+        match done {
+            Ok(value) => {
+                self.commit_own().await?;
+                Ok(value)
+            }
+            Err(error) => self.abandon(error).await,
+        }
+    }
+}
+
+impl DeploymentSession for SqliteSession {
+    async fn deploy(
+        &mut self,
+        handler: &str,
+        what: &Deploy<'_>,
+        by: &str,
+        migrations: &[String],
+    ) -> Result<Deployed, StoreError> {
+        self.begin().await?;
+        let done = self.deploy_in_tx(handler, what, by, migrations).await;
+        self.end_own(done).await
+    }
+
+    async fn withdraw(&mut self, handler: &str, by: &str) -> Result<Option<u64>, StoreError> {
+        self.begin().await?;
+        let done = self.withdraw_in_tx(handler, by).await;
+        self.end_own(done).await
+    }
+
+    async fn set_paused(
+        &mut self,
+        handler: &str,
+        paused: bool,
+        by: &str,
+    ) -> Result<(u64, bool), StoreError> {
+        self.begin().await?;
+        let done = self.set_paused_in_tx(handler, paused, by).await;
+        self.end_own(done).await
+    }
+
+    async fn wanted_states(&mut self) -> Result<Vec<WantedState>, StoreError> {
+        let rows: Vec<(String, Option<i64>, Option<Vec<u8>>, bool, i64)> = sqlx::query_as(
+            "SELECT state.handler, state.deployment, component.digest, state.paused, state.generation \
+             FROM hapax_handler_states AS state \
+             LEFT JOIN hapax_deployments AS deployment \
+                 ON deployment.handler = state.handler AND deployment.number = state.deployment \
+             LEFT JOIN hapax_components AS component ON component.id = deployment.component \
+             ORDER BY state.handler",
+        )
+        .fetch_all(&mut self.connection)
+        .await
+        .map_err(|error| self.host_error(&error))?;
+        rows.into_iter().map(WantedState::of).collect()
+    }
+
+    async fn deployments(&mut self, handler: &str) -> Result<Vec<Deployment>, StoreError> {
+        let rows = sqlx::query(
+            "SELECT deployment.number, component.digest, component.size_bytes, component.contract, \
+                 component.producers, deployment.deployed_by, deployment.migrations, deployment.back_to, \
+                 coalesce(state.deployment = deployment.number, false), \
+                 deployment.deployed_at \
+             FROM hapax_deployments AS deployment \
+             JOIN hapax_components AS component ON component.id = deployment.component \
+             LEFT JOIN hapax_handler_states AS state ON state.handler = deployment.handler \
+             WHERE deployment.handler = ?1 ORDER BY deployment.number DESC",
+        )
+        .bind(handler)
+        .fetch_all(&mut self.connection)
+        .await
+        .map_err(|error| self.host_error(&error))?;
+        let mut deployments = Vec::with_capacity(rows.len());
+        for row in rows {
+            let read = |error: sqlx::Error| StoreError::Unusable(error.to_string());
+            let at: String = row.try_get(9).map_err(read)?;
+            let line = (
+                row.try_get(0).map_err(read)?,
+                row.try_get(1).map_err(read)?,
+                row.try_get(2).map_err(read)?,
+                row.try_get(3).map_err(read)?,
+                row.try_get(4).map_err(read)?,
+                row.try_get(5).map_err(read)?,
+                row.try_get(6).map_err(read)?,
+                row.try_get(7).map_err(read)?,
+                row.try_get(8).map_err(read)?,
+            );
+            deployments.push(deployment_of(line, instant_from_text(&at))?);
+        }
+        Ok(deployments)
+    }
+
+    async fn component_bytes(
+        &mut self,
+        digest: ComponentDigest,
+    ) -> Result<Option<Vec<u8>>, StoreError> {
+        let found: Option<Option<Vec<u8>>> =
+            sqlx::query_scalar("SELECT bytes FROM hapax_components WHERE digest = ?1")
+                .bind(&digest.0[..])
+                .fetch_optional(&mut self.connection)
+                .await
+                .map_err(|error| self.host_error(&error))?;
+        Ok(found.flatten())
+    }
+
+    async fn report_host(&mut self, rows: &[HostHandler]) -> Result<(), StoreError> {
+        self.begin().await?;
+        let done = self.report_host_in_tx(rows).await;
+        self.end_own(done).await
+    }
+
+    async fn forget_host(&mut self, host: &str) -> Result<(), StoreError> {
+        self.begin().await?;
+        let deleted = sqlx::query(
+            "DELETE FROM hapax_host_handlers \
+             WHERE host = ?1 OR seen_at < strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?2)",
+        )
+        .bind(host)
+        .bind(format!("-{HOST_ROWS_KEPT_SECONDS} seconds"))
+        .execute(&mut self.connection)
+        .await;
+        let done = match deleted {
+            Ok(_) => Ok(()),
+            Err(error) => Err(self.host_error(&error)),
+        };
+        self.end_own(done).await
+    }
+
+    async fn host_handlers(&mut self) -> Result<Vec<SeenHostHandler>, StoreError> {
+        type Row = (
+            String,
+            String,
+            String,
+            Option<Vec<u8>>,
+            i64,
+            Option<String>,
+            i64,
+        );
+        let rows: Vec<Row> = sqlx::query_as(
+            "SELECT host, handler, state, digest, generation, error, \
+                 max(0, CAST((julianday('now') - julianday(seen_at)) * 86400000 AS INTEGER)) \
+             FROM hapax_host_handlers ORDER BY handler, host",
+        )
+        .fetch_all(&mut self.connection)
+        .await
+        .map_err(|error| self.host_error(&error))?;
+        rows.into_iter()
+            .map(|(host, handler, state, digest, generation, error, age)| {
+                Ok(SeenHostHandler {
+                    row: HostHandler {
+                        host,
+                        handler,
+                        state,
+                        digest: digest.map(digest_of).transpose()?,
+                        generation: unsigned(generation),
+                        error,
+                    },
+                    age: Duration::from_millis(unsigned(age)),
+                })
+            })
+            .collect()
+    }
+}
