@@ -86,8 +86,6 @@ pub struct WantedState {
 /// What one host made of a handler.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostHandler {
-    /// The process.
-    pub host: String,
     /// As the configuration names it.
     pub handler: String,
     /// `running`, `paused`, `waiting` or `failed`.
@@ -103,6 +101,8 @@ pub struct HostHandler {
 /// A row that a host left some time ago, by the database's clock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SeenHostHandler {
+    /// The process.
+    pub host: String,
     /// What it said.
     pub row: HostHandler,
     /// How long ago.
@@ -148,6 +148,7 @@ pub(crate) trait DeploymentSession: Session {
 
     fn report_host(
         &mut self,
+        host: &str,
         rows: &[HostHandler],
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
@@ -224,12 +225,16 @@ impl Connection {
         each!(self, session => session.component_bytes(digest))
     }
 
-    /// Writes what this host made of its handlers: all of them, as of now.
+    /// Writes what this host made of its handlers: all of them, as of now; what it said before of others is gone.
     ///
     /// # Errors
     /// As `StoreError` says; nothing is changed, unless the connection was lost.
-    pub async fn report_host(&mut self, rows: &[HostHandler]) -> Result<(), StoreError> {
-        each!(self, session => session.report_host(rows))
+    pub async fn report_host(
+        &mut self,
+        host: &str,
+        rows: &[HostHandler],
+    ) -> Result<(), StoreError> {
+        each!(self, session => session.report_host(host, rows))
     }
 
     /// Removes what a host said: it ends. Removes, too, what others said more than an hour ago.

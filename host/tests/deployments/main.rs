@@ -5,9 +5,11 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod asked;
 mod dies;
 mod fleet;
 mod refused;
+mod stream;
 
 use std::path::{Path, PathBuf};
 
@@ -22,7 +24,11 @@ const ACCOUNTS: &str = "CREATE TABLE accounts (id text PRIMARY KEY, balance bigi
 
 /// A scene whose handler's component the store holds; hosts have an admin address.
 async fn scene(kind: StoreKind) -> Scene {
-    let scene = Scene::new(kind, SourceSort::Queue, &credit_account(), ACCOUNTS, "").await;
+    scene_of(kind, SourceSort::Queue).await
+}
+
+async fn scene_of(kind: StoreKind, source: SourceSort) -> Scene {
+    let scene = Scene::new(kind, source, &credit_account(), ACCOUNTS, "").await;
     let config = std::fs::read_to_string(scene.config()).unwrap();
     let file = format!("component = \"{}\"", credit_account().display());
     assert!(config.contains(&file));

@@ -75,6 +75,11 @@ impl Http {
         if address.ip().is_unspecified() {
             address.set_ip([127, 0, 0, 1].into());
         }
+        Self::at(address)
+    }
+
+    /// Of a host that listens there already.
+    pub fn at(address: SocketAddr) -> Self {
         Self {
             address,
             token: None,

@@ -219,7 +219,7 @@ impl Keeper {
         if rows == self.reported && !is_due {
             return;
         }
-        match connection.report_host(&rows).await {
+        match connection.report_host(&self.process, &rows).await {
             Ok(()) => {
                 self.reported = rows;
                 self.reported_at = Some(Instant::now());
@@ -246,7 +246,6 @@ impl Keeper {
             .or(why)
             .or(state.last_error);
         HostHandler {
-            host: self.process.clone(),
             handler: state.name,
             state: word.to_owned(),
             digest: state.digest,

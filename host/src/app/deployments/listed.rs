@@ -72,7 +72,7 @@ impl Deployments {
 
 fn listed_host(seen: &SeenHostHandler) -> ListedHost {
     ListedHost {
-        host: seen.row.host.clone(),
+        host: seen.host.clone(),
         state: seen.row.state.clone(),
         digest: seen.row.digest.map(|digest| digest.to_string()),
         generation: seen.row.generation,

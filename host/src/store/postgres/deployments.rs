@@ -311,7 +311,7 @@ impl DeploymentSession for PostgresSession {
         Ok(found.flatten())
     }
 
-    async fn report_host(&mut self, rows: &[HostHandler]) -> Result<(), StoreError> {
+    async fn report_host(&mut self, host: &str, rows: &[HostHandler]) -> Result<(), StoreError> {
         let column = |read: fn(&HostHandler) -> String| rows.iter().map(read).collect::<Vec<_>>();
         let digests: Vec<Option<Vec<u8>>> = rows
             .iter()
@@ -320,12 +320,13 @@ impl DeploymentSession for PostgresSession {
         let generations: Vec<i64> = rows.iter().map(|row| signed(row.generation)).collect();
         let errors: Vec<Option<&str>> = rows.iter().map(|row| row.error.as_deref()).collect();
         sqlx::query(
-            "INSERT INTO hapax.host_handlers (host, handler, state, digest, generation, error) \
-             SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::bytea[], $5::bigint[], $6::text[]) \
+            "WITH gone AS (DELETE FROM hapax.host_handlers WHERE host = $1 AND handler <> ALL ($2)) \
+             INSERT INTO hapax.host_handlers (host, handler, state, digest, generation, error) \
+             SELECT $1, * FROM unnest($2::text[], $3::text[], $4::bytea[], $5::bigint[], $6::text[]) \
              ON CONFLICT (host, handler) DO UPDATE SET state = excluded.state, digest = excluded.digest, \
                  generation = excluded.generation, error = excluded.error, seen_at = now()",
         )
-        .bind(column(|row| row.host.clone()))
+        .bind(host)
         .bind(column(|row| row.handler.clone()))
         .bind(column(|row| row.state.clone()))
         .bind(digests)
@@ -370,8 +371,8 @@ impl DeploymentSession for PostgresSession {
         rows.into_iter()
             .map(|(host, handler, state, digest, generation, error, age)| {
                 Ok(SeenHostHandler {
+                    host,
                     row: HostHandler {
-                        host,
                         handler,
                         state,
                         digest: digest.map(digest_of).transpose()?,

@@ -205,7 +205,21 @@ impl SqliteSession {
         Ok((generation, true))
     }
 
-    async fn report_host_in_tx(&mut self, rows: &[HostHandler]) -> Result<(), StoreError> {
+    async fn report_host_in_tx(
+        &mut self,
+        host: &str,
+        rows: &[HostHandler],
+    ) -> Result<(), StoreError> {
+        let handlers: Vec<&str> = rows.iter().map(|row| &row.handler[..]).collect();
+        sqlx::query(
+            "DELETE FROM hapax_host_handlers \
+             WHERE host = ?1 AND handler NOT IN (SELECT value FROM json_each(?2))",
+        )
+        .bind(host)
+        .bind(serde_json::json!(handlers).to_string())
+        .execute(&mut self.connection)
+        .await
+        .map_err(|error| self.host_error(&error))?;
         for row in rows {
             sqlx::query(
                 "INSERT INTO hapax_host_handlers (host, handler, state, digest, generation, error) \
@@ -214,7 +228,7 @@ impl SqliteSession {
                      generation = excluded.generation, error = excluded.error, \
                      seen_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now')",
             )
-            .bind(&row.host)
+            .bind(host)
             .bind(&row.handler)
             .bind(&row.state)
             .bind(row.digest.map(|digest| digest.0.to_vec()))
@@ -332,9 +346,9 @@ impl DeploymentSession for SqliteSession {
         Ok(found.flatten())
     }
 
-    async fn report_host(&mut self, rows: &[HostHandler]) -> Result<(), StoreError> {
+    async fn report_host(&mut self, host: &str, rows: &[HostHandler]) -> Result<(), StoreError> {
         self.begin().await?;
-        let done = self.report_host_in_tx(rows).await;
+        let done = self.report_host_in_tx(host, rows).await;
         self.end_own(done).await
     }
 
@@ -376,8 +390,8 @@ impl DeploymentSession for SqliteSession {
         rows.into_iter()
             .map(|(host, handler, state, digest, generation, error, age)| {
                 Ok(SeenHostHandler {
+                    host,
                     row: HostHandler {
-                        host,
                         handler,
                         state,
                         digest: digest.map(digest_of).transpose()?,
