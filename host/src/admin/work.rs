@@ -21,7 +21,7 @@ const TURN_WAIT_MAX: Duration = Duration::from_secs(5);
 /// How long it waits for a session.
 const SESSION_WAIT_MAX: Duration = Duration::from_secs(10);
 /// Work rests for this many times what it took, before the next of its sort begins.
-const REST: u32 = 9;
+const REST: u32 = 19;
 /// The longest rest.
 const REST_MAX: Duration = Duration::from_secs(2);
 
