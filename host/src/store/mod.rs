@@ -5,6 +5,7 @@
 //! a timeout.
 
 mod calendar;
+mod catalogue;
 mod checkpoint;
 mod connection;
 mod cursors;
@@ -20,6 +21,7 @@ mod reach;
 mod records;
 mod rights;
 mod savepoints;
+mod scratch;
 mod session;
 mod sqlite;
 mod started;
@@ -32,10 +34,12 @@ mod value;
 use std::fmt;
 use std::path::PathBuf;
 
+pub use catalogue::{Filled, Table, TableColumn};
 pub use checkpoint::Checkpoint;
 pub use connection::Connection;
 pub(crate) use cursors::CursorSession;
 pub use cursors::{CURSORS_MAX, Cursor, FetchLimits};
+pub(crate) use guard::{Reaches, Reading, differing_in, read as read_statement};
 pub(crate) use letters::LetterSession;
 pub use letters::{LetterFilter, LetterState, LetterSummary, Reburied, Replay, Restored};
 pub use migrations::{check_handler_migrations, schema_version};
@@ -50,6 +54,7 @@ pub use prune::{
 pub use reach::{Outlives, Reach, ReachedTable};
 pub use rights::Rights;
 pub use savepoints::{SAVEPOINTS_MAX, Savepoint};
+pub use scratch::Scratch;
 pub(crate) use session::Session;
 pub use session::{
     Attempt, Baton, Claim, ClaimAs, ClaimRequest, CommitError, Counters, DeadLetter,
