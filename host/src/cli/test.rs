@@ -1,6 +1,7 @@
 //! `hapax test`: progress and result of a proof, on the terminal.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 use indicatif::ProgressBar;
@@ -8,6 +9,9 @@ use indicatif::ProgressBar;
 use super::{print, print_json, styled, terminated};
 use crate::app::{self, ProveOptions, ProveProgress};
 use crate::exit::CommandError;
+
+/// How often the terminal shows that it goes on.
+const TICK: Duration = Duration::from_millis(200);
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -47,7 +51,12 @@ pub(super) struct Arguments {
 /// Tests a handler. Fails if something is found.
 pub(super) async fn test(arguments: Arguments) -> Result<(), CommandError> {
     let stop = terminated()?;
-    let bar = styled(ProgressBar::new(0), "{bar:40} step {pos}/{len}, {msg}");
+    let bar = styled(
+        ProgressBar::new(0),
+        "{spinner} {elapsed} step {pos}/{len}, {msg}",
+    );
+    // A step can take long.
+    bar.enable_steady_tick(TICK);
     let options = ProveOptions {
         folder: arguments.folder,
         handler: arguments.handler,
@@ -78,7 +87,7 @@ pub(super) async fn test(arguments: Arguments) -> Result<(), CommandError> {
     )
     .await;
     bar.finish_and_clear();
-    let report = ended?.concluded();
+    let report = ended?;
     if arguments.json {
         print_json(&report)?;
     } else {

@@ -209,6 +209,29 @@ fn a_float_sum() {
     );
 }
 
+/// In another order other messages get other rows.
+#[test]
+fn an_unordered_limit_that_shows() {
+    let tables = "CREATE TABLE stock (id text PRIMARY KEY, taken_by text);\n\
+                  INSERT INTO stock (id) VALUES ('x'), ('y'), ('z');";
+    let messages = [
+        change("m1", "a", 1),
+        change("m2", "a", 1),
+        change("m3", "a", 1),
+    ];
+    let report = Place::new("unordered-limit", "", tables, &messages).report(&[]);
+    let finding = report.the_finding("shuffled");
+    assert_eq!(
+        finding["messages"].as_array().unwrap().len(),
+        2,
+        "{finding:#}"
+    );
+    assert_because(
+        finding,
+        &["LIMIT without ORDER BY in `SELECT id FROM stock WHERE taken_by IS NULL LIMIT 1`"],
+    );
+}
+
 #[test]
 fn an_unordered_limit() {
     let tables = "CREATE TABLE stock (id text PRIMARY KEY, taken_by text);\n\

@@ -137,7 +137,7 @@ impl Bench {
         let store = Arc::new(self.scratch.copy().await.map_err(failed)?);
         self.runs += 1;
         let mut run = Run::new(self, project, plan, Arc::clone(&store));
-        let ended = run.to_end().await;
+        let ended = run.take_all().await;
         let (runs, deliveries, held) = (std::mem::take(&mut run.runs), run.deliveries, run.held);
         let left = self.watch.disarm().len();
         ended?;
@@ -236,7 +236,7 @@ impl<'a> Run<'a> {
         )))
     }
 
-    async fn to_end(&mut self) -> Result<(), CommandError> {
+    async fn take_all(&mut self) -> Result<(), CommandError> {
         let watch = Arc::clone(&self.bench.watch);
         let patience = self.bench.config.limits.time + SILENCE_MAX;
         let mut lane = self.lane();
@@ -282,8 +282,7 @@ impl<'a> Run<'a> {
             .retries
             .iter()
             .chain(&not_done.behind)
-            .filter_map(|delivery| delivery.incoming.position.0.parse().ok())
-            .filter_map(|line: usize| self.index_of(line))
+            .filter_map(|delivery| usize::try_from(delivery.place.number).ok())
             .collect();
         if self.bench.config.order.is_none() {
             self.queue
@@ -299,13 +298,6 @@ impl<'a> Run<'a> {
         for index in indexes.into_iter().rev() {
             self.queue.push_front(vec![index]);
         }
-    }
-
-    fn index_of(&self, line: usize) -> Option<usize> {
-        self.project
-            .messages
-            .iter()
-            .position(|message| message.incoming.position.0 == line.to_string())
     }
 
     fn delivery(&self, index: usize) -> Option<Delivery> {

@@ -160,9 +160,10 @@ pub(super) fn of(
         let Some(table) = tables.iter().find(|table| table.name == difference.table) else {
             continue;
         };
-        let floats = table.columns.iter().filter(|column| {
-            column.is_float() && difference.columns.iter().any(|name| *name == column.name)
-        });
+        let floats = table
+            .columns
+            .iter()
+            .filter(|column| column.is_float() && difference.columns.contains(&column.name));
         for column in floats.filter(|_| matches!(step, Step::Shuffled(_) | Step::Batches)) {
             because.push(format!(
                 "`{}.{}` holds floating-point numbers ({}): a sum of them depends on the order of its parts",

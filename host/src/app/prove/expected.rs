@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::{Value as Json, json};
 
 use super::project::Expected;
-use super::snapshot::{DEAD, Difference, OUTBOX, Row, Snapshot};
+use super::snapshot::{Comparison, DEAD, Difference, OUTBOX, Row, Snapshot};
 use crate::exit::{CommandError, Exit};
 
 /// The columns of a dead letter's reason: a part of it is enough.
@@ -17,6 +17,7 @@ const PAYLOAD: &str = "payload";
 pub(super) fn differences(
     expected: &Expected,
     found: &Snapshot,
+    comparison: &Comparison,
 ) -> Result<Vec<Difference>, CommandError> {
     let mut differences = Vec::new();
     for (table, rows) in &expected.tables {
@@ -35,19 +36,19 @@ pub(super) fn differences(
                 Some(&format!("the tables are {}", names.join(", "))),
             ));
         };
-        differences.extend(of_table(table, rows, found));
+        differences.extend(of_table(table, rows, found, comparison.key_of(table)));
     }
     let none = Vec::new();
     for (table, rows) in [(OUTBOX, &expected.outbox), (DEAD, &expected.dead)] {
         if let Some(rows) = rows {
             let found = found.tables.get(table).unwrap_or(&none);
-            differences.extend(of_table(table, rows, found));
+            differences.extend(of_table(table, rows, found, comparison.key_of(table)));
         }
     }
     Ok(differences)
 }
 
-fn of_table(table: &str, expected: &[Row], found: &[Row]) -> Vec<Difference> {
+fn of_table(table: &str, expected: &[Row], found: &[Row], key: &[String]) -> Vec<Difference> {
     let mut left: Vec<&Row> = found.iter().collect();
     let mut missing = Vec::new();
     for row in expected {
@@ -56,7 +57,7 @@ fn of_table(table: &str, expected: &[Row], found: &[Row]) -> Vec<Difference> {
             None => missing.push(row),
         }
     }
-    // Of the rest, those go together that have the most in common.
+    // Of the rest, those go together that have the same key, or, if the expectation does not name it, the most in common.
     let mut differences = Vec::new();
     for row in missing {
         let common = |found: &Row| {
@@ -68,7 +69,15 @@ fn of_table(table: &str, expected: &[Row], found: &[Row]) -> Vec<Difference> {
                 })
                 .count()
         };
+        let has_key = !key.is_empty() && key.iter().all(|column| row.contains_key(column));
+        let is_twin = |found: &Row| {
+            !has_key
+                || key
+                    .iter()
+                    .all(|column| row.get(column) == found.get(column))
+        };
         let nearest = (0..left.len())
+            .filter(|place| is_twin(left[*place]))
             .max_by_key(|place| (common(left[*place]), usize::MAX - place))
             .filter(|place| common(left[*place]) > 0);
         let found = nearest.map(|place| left.remove(place).clone());
@@ -219,7 +228,7 @@ mod tests {
             row(json!({ "id": 2, "n": 6 })),
         ];
         let found = [row(two), row(one.clone())];
-        let differences = of_table("t", &expected, &found);
+        let differences = of_table("t", &expected, &found, &["id".to_owned()]);
         assert_eq!(differences.len(), 2, "{differences:?}");
         let nearest = differences
             .iter()

@@ -117,6 +117,7 @@ pub async fn prove(
     report.database = kind.to_string();
     report.runs = runs;
     report.elapsed = begun.elapsed();
+    report.passed = report.found() == 0;
     Ok(report)
 }
 
@@ -174,6 +175,7 @@ impl<'a> Proof<'a> {
         report.step("once", "each message once: the reference", &reference, None);
         report.left_in(&reference.snapshot);
         report.findings.extend(causes::swallowed(&reference));
+        let is_sound = report.findings.is_empty();
         if options.write_expected {
             let file = options.folder.join(EXPECTED);
             let left_out = proof.left_out();
@@ -185,7 +187,8 @@ impl<'a> Proof<'a> {
             })?;
             report.wrote = Some(file.display().to_string());
         } else if let Some(expected) = &project.expected {
-            let differences = expected::differences(expected, &reference.snapshot)?;
+            let differences =
+                expected::differences(expected, &reference.snapshot, &proof.comparison())?;
             report.expected = Some(expected.tables.len());
             if !differences.is_empty() {
                 report.findings.push(causes::unexpected(differences));
@@ -194,6 +197,11 @@ impl<'a> Proof<'a> {
 
         let calls = calls_of(project, &reference.runs);
         for (index, step) in steps.iter().enumerate() {
+            if !is_sound {
+                // Which messages are lost to it, every order says differently.
+                report.left_steps = steps.iter().map(|step| step.words(project)).collect();
+                break;
+            }
             let words = step.words(project);
             progress(ProveProgress::Step {
                 number: index + 2,

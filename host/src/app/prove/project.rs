@@ -33,6 +33,8 @@ pub(super) struct Project {
 
 /// A message of the file.
 pub(super) struct ProjectMessage {
+    /// Where it stands in the file, from 1.
+    pub(super) line: usize,
     /// As the source would deliver it.
     pub(super) incoming: Arc<Incoming>,
     /// Absent if the handler's places hold none: it becomes a dead letter.
@@ -46,7 +48,7 @@ impl ProjectMessage {
     pub(super) fn shown(&self) -> String {
         match &self.id {
             Some(id) => id.to_string(),
-            None => format!("line {}", self.incoming.position),
+            None => format!("line {}", self.line),
         }
     }
 }
@@ -85,11 +87,12 @@ impl Project {
     pub(super) fn read(folder: &Path, name: Option<&str>) -> Result<Self, CommandError> {
         let config = Config::load_here(&folder.join(CONFIG))?;
         let handler = the_handler(&config, name)?.clone();
-        let is_queue = config
-            .sources
-            .get(&handler.source)
-            .is_some_and(|source| source.kind == SourceKind::Queue);
-        let messages = read_messages(&folder.join(MESSAGES), &handler, is_queue)?;
+        let source = config.sources.get(&handler.source);
+        let stream = match source.map(|source| &source.kind) {
+            Some(SourceKind::JetStream(stream)) => Some(stream.stream.as_str()),
+            Some(SourceKind::Queue) | None => None,
+        };
+        let messages = read_messages(&folder.join(MESSAGES), &handler, stream)?;
         let expected = read_expected(&folder.join(EXPECTED))?;
         Ok(Self {
             config,
@@ -127,7 +130,7 @@ fn the_handler<'a>(
 fn read_messages(
     file: &Path,
     handler: &HandlerConfig,
-    is_queue: bool,
+    stream: Option<&str>,
 ) -> Result<Vec<ProjectMessage>, CommandError> {
     let shown = file.display();
     let text = std::fs::read_to_string(file).map_err(|error| {
@@ -154,7 +157,7 @@ fn read_messages(
                 ),
             )
         })?;
-        messages.push(message(envelope.into(), number, handler, is_queue));
+        messages.push(message(envelope.into(), number, handler, stream));
     }
     if messages.is_empty() {
         return Err(CommandError::new(
@@ -170,11 +173,11 @@ fn message(
     new: NewMessage,
     number: usize,
     handler: &HandlerConfig,
-    is_queue: bool,
+    stream: Option<&str>,
 ) -> ProjectMessage {
     let mut headers = new.headers;
     let content_type = content_type(&headers);
-    if let (Some(id), false) = (&new.id, is_queue) {
+    if let (Some(id), Some(_)) = (&new.id, stream) {
         headers.push(Header {
             name: "Nats-Msg-Id".into(),
             value: id.clone().into(),
@@ -189,10 +192,14 @@ fn message(
             seconds: PUBLISHED_AT + number as i64 - 1,
             nanoseconds: 0,
         }),
-        position: Position(number.to_string()),
-        queue_id: new.id.filter(|_| is_queue),
+        position: Position(match stream {
+            Some(stream) => format!("{stream}@{PUBLISHED_AT}.000000000:{number}"),
+            None => number.to_string(),
+        }),
+        queue_id: new.id.filter(|_| stream.is_none()),
     };
     ProjectMessage {
+        line: number,
         id: handler.message_id.find(&incoming).ok(),
         key: handler
             .order

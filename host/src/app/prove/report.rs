@@ -164,11 +164,9 @@ impl ProveReport {
         self.published = snapshot.rows(OUTBOX).len();
     }
 
-    /// Draws the conclusion.
-    #[must_use]
-    pub fn concluded(mut self) -> Self {
-        self.passed = self.findings.is_empty() && self.differing.is_empty();
-        self
+    /// Returns how much was found.
+    pub(super) fn found(&self) -> usize {
+        self.findings.len() + self.differing.len()
     }
 
     /// Fails if something was found.
@@ -176,15 +174,14 @@ impl ProveReport {
     /// # Errors
     /// Says how much was.
     pub fn require_passed(&self) -> Result<(), CommandError> {
-        let found = self.findings.len() + self.differing.len();
-        match found {
+        match self.found() {
             0 => Ok(()),
             1 => Err(CommandError::new(
                 Exit::Failed,
                 format!("handler `{}` did not pass: 1 finding", self.handler),
                 None,
             )),
-            _ => Err(CommandError::new(
+            found => Err(CommandError::new(
                 Exit::Failed,
                 format!("handler `{}` did not pass: {found} findings", self.handler),
                 None,
@@ -272,8 +269,7 @@ impl ProveReport {
                 self.left_steps.join("; ")
             );
         }
-        let found = self.findings.len() + self.differing.len();
-        let conclusion = match found {
+        let conclusion = match self.found() {
             0 => "passed".to_owned(),
             found => format!("did not pass: {found} found"),
         };

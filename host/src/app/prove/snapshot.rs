@@ -1,5 +1,6 @@
 //! What a run left behind, as plain rows, and in what two of them differ.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
@@ -230,6 +231,11 @@ impl Comparison {
         Self { keys, left_out }
     }
 
+    /// Returns the columns of the primary key of a table; none if it has none.
+    pub(super) fn key_of(&self, table: &str) -> &[String] {
+        self.keys.get(table).map_or(&[], Vec::as_slice)
+    }
+
     /// Returns the rows in which `found` differs from `reference`. How often a row is there counts, its place does not.
     pub(super) fn differences(&self, reference: &Snapshot, found: &Snapshot) -> Vec<Difference> {
         let names: BTreeSet<&String> = reference.tables.keys().chain(found.tables.keys()).collect();
@@ -273,15 +279,26 @@ impl Comparison {
         reference: Vec<(String, Row)>,
         found: Vec<(String, Row)>,
     ) -> Vec<Difference> {
-        let mut only_found = found;
-        let mut only_reference = Vec::new();
-        for (text, row) in reference {
-            match only_found.iter().position(|(other, _)| *other == text) {
-                Some(place) => drop(only_found.remove(place)),
-                None => only_reference.push(row),
+        // Both are sorted.
+        let (mut only_reference, mut only_found) = (Vec::new(), Vec::new());
+        let (mut reference, mut found) = (
+            reference.into_iter().peekable(),
+            found.into_iter().peekable(),
+        );
+        loop {
+            let order = match (reference.peek(), found.peek()) {
+                (None, None) => break,
+                (Some(_), None) => Ordering::Less,
+                (None, Some(_)) => Ordering::Greater,
+                (Some((one, _)), Some((other, _))) => one.cmp(other),
+            };
+            let expected = reference.next_if(|_| order != Ordering::Greater);
+            let seen = found.next_if(|_| order != Ordering::Less);
+            if order != Ordering::Equal {
+                only_reference.extend(expected.map(|(_, row)| row));
+                only_found.extend(seen.map(|(_, row)| row));
             }
         }
-        let mut only_found: Vec<Row> = only_found.into_iter().map(|(_, row)| row).collect();
         let key = self.keys.get(table).filter(|key| {
             !key.is_empty()
                 && !key

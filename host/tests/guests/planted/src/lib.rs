@@ -1,7 +1,7 @@
-//! Handlers for the tests of `hapax test`, one for each value of the setting `does`: each of the first ten has the bug that it is named
+//! Handlers for the tests of `hapax test`, one for each value of the setting `does`: each of the first eleven has the bug that it is named
 //! after, the others have none.
 //!
-//! **Invariant**: the statements mean the same on SQLite and on PostgreSQL.
+//! **Invariant**: the statements mean the same on SQLite and on PostgreSQL; SQLite has no sequences.
 
 use hapax_guest::outbox::Outgoing;
 use hapax_guest::{Failure, Message, config, params, sql};
@@ -29,6 +29,7 @@ fn handle(message: Message) -> Result<(), Failure> {
         "attempt" => attempt(&message),
         "float-sum" => float_sum(&change),
         "unordered-limit" => unordered_limit(&message),
+        "sequence" => sequence(&message),
 
         "add" => add(&change),
         "newest" => newest(&change),
@@ -141,6 +142,16 @@ fn unordered_limit(message: &Message) -> Result<(), Failure> {
     sql::execute(
         "UPDATE stock SET taken_by = $1 WHERE id = $2",
         &params![&message.id, item],
+    )?;
+    Ok(())
+}
+
+/// A rollback does not give a sequence's number back.
+fn sequence(message: &Message) -> Result<(), Failure> {
+    let number: i64 = sql::query_one("SELECT nextval('numbers')", &[])?.get(0)?;
+    sql::execute(
+        "INSERT INTO numbered (id, number) VALUES ($1, $2)",
+        &params![&message.id, number],
     )?;
     Ok(())
 }
