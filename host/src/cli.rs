@@ -13,6 +13,7 @@ mod prune;
 mod rewind;
 mod send;
 mod status;
+mod test;
 
 use std::io::{IsTerminal as _, Write as _};
 use std::path::PathBuf;
@@ -61,6 +62,8 @@ struct Cli {
 const LOG_DEFAULT: &str = "info,sqlx=warn,async_nats=warn";
 /// The demo says what happens in its own words; its hosts log into a file.
 const LOG_DEFAULT_DEMO: &str = "warn";
+/// What fails in a test is part of the test.
+const LOG_DEFAULT_TEST: &str = "off";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum LogFormat {
@@ -130,6 +133,16 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Run a handler's messages in every way a host may run them, and compare what is left
+    ///
+    /// Each message runs once, for the reference; then again, in batches, twice, rolled back at each call to its host, through deaths of its
+    /// host, after a failure, and in other orders. The tables, what is published and the dead letters must come out the same each time, and as
+    /// `expected.jsonl` says. The database of the configuration is not touched. Exits with 1 if something is found.
+    #[command(
+        after_help = "Examples:\n  hapax test\n  hapax test examples/credit-account --seed 7 --shuffles 20\n  \
+                      hapax test --write-expected\n  hapax test --database postgres://app@localhost/app --json"
+    )]
+    Test(test::Arguments),
     /// Send messages into a source
     #[command(after_help = "Examples:\n  \
         hapax send payments '{\"account\":\"a1\",\"amount\":5}' --id 42\n  \
@@ -256,6 +269,7 @@ fn report(error: &CommandError) -> Exit {
 fn start(cli: &Cli) -> Result<(), CommandError> {
     let log = match cli.command {
         Command::Demo(_) if cli.log == LOG_DEFAULT => LOG_DEFAULT_DEMO,
+        Command::Test(_) if cli.log == LOG_DEFAULT => LOG_DEFAULT_TEST,
         _ => &cli.log,
     };
     let filter = tracing_subscriber::EnvFilter::try_new(log).map_err(|error| {
@@ -313,6 +327,7 @@ async fn execute(command: Command) -> Result<(), CommandError> {
             json,
         } => check::check(&config, database, json).await,
         Command::Inspect { file, json } => inspect::inspect(&file, json).await,
+        Command::Test(arguments) => test::test(arguments).await,
         Command::Send(arguments) => send::send(arguments).await,
         Command::Handlers { command } => handlers::handlers(command).await,
         Command::DeadLetters { command } => dead_letters::dead_letters(command).await,

@@ -12,6 +12,7 @@ mod handler_migrations;
 mod inspect;
 mod outbox;
 mod prepare;
+mod prove;
 mod prune;
 mod reconcile;
 mod replayable;
@@ -38,6 +39,10 @@ pub use inspect::{InspectedFile, InspectedRefusal, inspect};
 pub use outbox::{
     Outbox, OutboxSelection, Stranded, not_there as not_in_the_outbox, state as outbox_state,
     told as outbox_told,
+};
+pub use prove::{
+    Difference, DifferingSql, Finding, LeftOut, ProveOptions, ProveProgress, ProveReport,
+    ProvedStep, prove,
 };
 pub use prune::{PruneOptions, PruneProgress, Pruned, prune};
 pub use reconcile::Unreconciled;

@@ -304,7 +304,7 @@ fn place(line: Option<&Line>) -> String {
     line.map_or_else(String::new, |line| format!("{line}: "))
 }
 
-fn content_type(headers: &[Header]) -> Option<String> {
+pub(super) fn content_type(headers: &[Header]) -> Option<String> {
     headers
         .iter()
         .find(|header| header.name.eq_ignore_ascii_case("content-type"))

@@ -20,6 +20,7 @@ use super::load::{Component, ComponentInfo};
 use super::log::LogLines;
 use super::outbox::Outbox;
 use super::state::{Limiter, Meter, Refused, State};
+use super::watch::{Broken, Watch};
 use super::{Called, HandlerOptions, LoadError, Verdict, text};
 use crate::fault;
 use crate::message::{ComponentDigest, Message};
@@ -43,6 +44,7 @@ const FRAME_BYTES_MAX: usize = 300;
 pub struct Handler {
     component: Component,
     options: Arc<HandlerOptions>,
+    watch: Option<Arc<Watch>>,
 }
 
 impl Handler {
@@ -66,7 +68,15 @@ impl Handler {
         Ok(Self {
             component,
             options: Arc::new(options),
+            watch: None,
         })
+    }
+
+    /// Has `watch` see each call of the handler to its host.
+    #[must_use]
+    pub(crate) fn watched_by(mut self, watch: Arc<Watch>) -> Self {
+        self.watch = Some(watch);
+        self
     }
 
     /// Returns the handler's name, consumer, limits and configuration.
@@ -117,7 +127,11 @@ impl Handler {
         attempt: u32,
         generation: Option<i64>,
     ) -> Called {
-        if fault::fails_this_call(message.id.as_str(), attempt) {
+        let is_broken = self
+            .watch
+            .as_ref()
+            .is_some_and(|watch| watch.begins(&message.id, attempt));
+        if is_broken || fault::fails_this_call(message.id.as_str(), attempt) {
             return Called {
                 tx: Some(tx),
                 verdict: Verdict::Retry {
@@ -144,6 +158,7 @@ impl Handler {
             sql_called: false,
             executed: 0,
             statements: 0,
+            watch: self.watch.clone(),
             limits_met: BTreeSet::new(),
         };
         let mut wasm_store = wasmtime::Store::new(&self.component.runtime().engine, state);
@@ -195,6 +210,10 @@ impl Handler {
                 (Some(state.tx), verdict)
             }
         };
+        let verdict = match &self.watch {
+            None => verdict,
+            Some(watch) => watch.returned(&message.id, verdict).await,
+        };
         if let Verdict::Limit { limit, .. } = &verdict {
             metrics::limit_met(&self.options.name, limit);
         }
@@ -221,6 +240,11 @@ impl Handler {
     fn classify(&self, stopped: &Stopped, limiter: &Limiter, last_words: Option<&str>) -> Verdict {
         let limits = &self.options.limits;
         let error = &stopped.error;
+        if error.is::<Broken>() {
+            return Verdict::Host {
+                text: Broken.to_string(),
+            };
+        }
         let trap = error.downcast_ref::<Trap>();
         // Only the epoch callback interrupts.
         if trap == Some(&Trap::Interrupt) {

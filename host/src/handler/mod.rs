@@ -18,6 +18,7 @@ mod sql;
 mod state;
 mod text;
 mod value;
+mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -34,6 +35,7 @@ pub use load::{COMPONENT_BYTES_MAX, Component, ComponentInfo, read_component};
 pub use log::{LOG_LINES_MAX, LogLine, LogLines};
 pub use outbox::{OUTBOX_BYTES_MAX, OUTBOX_HEADERS_MAX, OUTBOX_TEXT_BYTES_MAX};
 pub use sql::{PARAMS_MAX, STATEMENT_BYTES_MAX};
+pub(crate) use watch::{Break, How, Place, Watch, WatchedRun};
 
 /// The handler's `config` table: a string as written, any other value as JSON text.
 pub type ConfigTable = BTreeMap<String, String>;

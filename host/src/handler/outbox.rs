@@ -246,15 +246,15 @@ impl outbox::Host for State {
         &mut self,
         message: types::Outgoing,
     ) -> wasmtime::Result<Result<String, types::Error>> {
-        Ok(self
-            .outbox
-            .publish(
-                &self.options.consumer,
-                &self.message_id,
-                &self.options.targets,
-                message,
-            )
-            .map_err(|error| self.refuse(error)))
+        self.reach("outbox.publish", None).await?;
+        let published = self.outbox.publish(
+            &self.options.consumer,
+            &self.message_id,
+            &self.options.targets,
+            message,
+        );
+        self.answer(|_| None, &published);
+        Ok(published.map_err(|error| self.refuse(error)))
     }
 }
 

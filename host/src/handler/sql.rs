@@ -28,6 +28,7 @@ impl sql::Host for State {
         statement: String,
         params: Vec<sql::Value>,
     ) -> wasmtime::Result<Result<u64, types::Error>> {
+        self.reach("execute", Some(&statement)).await?;
         let params = match lift(&statement, params) {
             Ok(params) => params,
             Err(error) => return Ok(Err(self.refuse(error))),
@@ -37,6 +38,7 @@ impl sql::Host for State {
         }
         self.executed += 1;
         let result = self.tx.execute(&statement, &params).await;
+        self.answer(|_| None, &result);
         self.after_sql();
         Ok(result.map_err(|error| self.refuse(error)))
     }
@@ -46,6 +48,7 @@ impl sql::Host for State {
         statement: String,
         rows: Vec<Vec<sql::Value>>,
     ) -> wasmtime::Result<Result<Vec<u64>, types::Error>> {
+        self.reach("execute-many", Some(&statement)).await?;
         let rows = match lift_rows(&statement, rows) {
             Ok(rows) => rows,
             Err(error) => return Ok(Err(self.refuse(error))),
@@ -55,6 +58,7 @@ impl sql::Host for State {
         }
         self.executed += rows.len();
         let result = self.tx.execute_many(&statement, &rows).await;
+        self.answer(|_| None, &result);
         self.after_sql();
         Ok(result.map_err(|error| self.refuse(error)))
     }
@@ -64,6 +68,7 @@ impl sql::Host for State {
         statement: String,
         params: Vec<sql::Value>,
     ) -> wasmtime::Result<Result<sql::ResultSet, types::Error>> {
+        self.reach("query", Some(&statement)).await?;
         let params = match lift(&statement, params) {
             Ok(params) => params,
             Err(error) => return Ok(Err(self.refuse(error))),
@@ -73,6 +78,7 @@ impl sql::Host for State {
         }
         let rows_max = self.options.limits.rows;
         let result = self.tx.query(&statement, &params, rows_max).await;
+        self.answer(|result| Some(result.rows.len()), &result);
         self.after_sql();
         let bytes_max = self.options.limits.result_bytes;
         Ok(result
@@ -83,6 +89,7 @@ impl sql::Host for State {
     async fn begin_savepoint(
         &mut self,
     ) -> wasmtime::Result<Result<Resource<sql::Savepoint>, types::Error>> {
+        self.reach("begin-savepoint", None).await?;
         let savepoints_max = self.options.limits.savepoints;
         if self.tx.open_savepoints() >= savepoints_max {
             return Ok(Err(self.refuse(SqlError {
@@ -109,6 +116,7 @@ impl sql::Host for State {
         statement: String,
         params: Vec<sql::Value>,
     ) -> wasmtime::Result<Result<Resource<sql::Cursor>, types::Error>> {
+        self.reach("open-cursor", Some(&statement)).await?;
         let params = match lift(&statement, params) {
             Ok(params) => params,
             Err(error) => return Ok(Err(self.refuse(error))),
@@ -127,6 +135,7 @@ impl sql::Host for State {
             })));
         }
         let opened = self.tx.open_cursor(&statement, &params).await;
+        self.answer(|_| None, &opened);
         self.after_sql();
         Ok(match opened {
             Ok((cursor, columns)) => {
@@ -144,6 +153,7 @@ impl sql::HostSavepoint for State {
         &mut self,
         savepoint: Resource<sql::Savepoint>,
     ) -> wasmtime::Result<Result<(), types::Error>> {
+        self.reach("savepoint.release", None).await?;
         let savepoint = Savepoint(savepoint.rep());
         let result = self.tx.release_savepoint(savepoint).await;
         if result.is_ok() {
@@ -156,6 +166,7 @@ impl sql::HostSavepoint for State {
         &mut self,
         savepoint: Resource<sql::Savepoint>,
     ) -> wasmtime::Result<Result<(), types::Error>> {
+        self.reach("savepoint.rollback", None).await?;
         Ok(self
             .roll_back(Savepoint(savepoint.rep()))
             .await
@@ -185,6 +196,7 @@ impl sql::HostCursor for State {
         cursor: Resource<sql::Cursor>,
         rows_max: u32,
     ) -> wasmtime::Result<Result<Vec<Vec<sql::Value>>, types::Error>> {
+        self.reach("cursor.fetch", None).await?;
         if rows_max == 0 {
             let error = SqlError::new(
                 "invalid.max-rows",

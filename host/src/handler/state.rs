@@ -14,6 +14,7 @@ use super::bindings::hapax::handler::types;
 use super::log::LogLines;
 use super::outbox::Outbox;
 use super::sql::lower_error;
+use super::watch::Watch;
 use crate::message::MessageId;
 use crate::metrics;
 use crate::store::{Column, Cursor, SqlError, Tx};
@@ -43,6 +44,8 @@ pub(super) struct State {
     pub(super) executed: usize,
     /// Statements of all kinds so far, those of `execute-many` counted once for each row.
     pub(super) statements: u64,
+    /// Who sees the calls to the host, if anybody does.
+    pub(super) watch: Option<Arc<Watch>>,
     /// The limits that the call was told of by an error.
     pub(super) limits_met: BTreeSet<String>,
 }

@@ -50,6 +50,12 @@ pub struct LaneDied;
 pub(crate) struct Drain(watch::Receiver<bool>);
 
 impl Drain {
+    /// One that never begins, of whoever has no host.
+    pub(super) fn never() -> Self {
+        let (_, drain) = watch::channel(false);
+        Self(drain)
+    }
+
     /// True once the host drains.
     pub(crate) fn is_draining(&self) -> bool {
         *self.0.borrow()

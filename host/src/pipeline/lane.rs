@@ -18,6 +18,7 @@ use super::park::{Doomed, Parking, park};
 use super::policy::Failure;
 use super::process::{Member, Processed, process};
 use super::suspect::apart;
+use super::waiting::HELD_MAX;
 use crate::message::{ComponentDigest, Message, ShortHash};
 use crate::source::Delivery;
 use crate::store::{Connection, MarkedFailure, PutOff, SessionOptions, StoreError};
@@ -85,6 +86,10 @@ pub(super) struct Lane {
     pub(super) drain: Drain,
     pub(super) connection: Option<Connection>,
     pub(super) outage: Outage,
+    /// The first pause before something is run again that nobody is charged for.
+    pub(super) pause_min: Duration,
+    /// The longest wait of a message in hand; it is kept alive at its source meanwhile.
+    pub(super) held_max: Duration,
 }
 
 impl Lane {
@@ -95,6 +100,8 @@ impl Lane {
             drain,
             connection: None,
             outage: Outage::new(store),
+            pause_min: PAUSE_MIN,
+            held_max: HELD_MAX,
         }
     }
 
@@ -119,7 +126,7 @@ impl Lane {
     }
 
     /// Takes deliveries to their end. Those that are to be run again later stand in the report.
-    async fn take_through(&mut self, deliveries: Vec<Delivery>) -> Report {
+    pub(super) async fn take_through(&mut self, deliveries: Vec<Delivery>) -> Report {
         let mut report = Report::default();
         let mut members = Vec::with_capacity(deliveries.len());
         for delivery in deliveries {
@@ -133,7 +140,7 @@ impl Lane {
             Some(_) => order::cut_at_twins(members),
         };
         let mut work: VecDeque<Vec<Member>> = work.into_iter().flat_map(apart).collect();
-        let mut pause = Pause::default();
+        let mut pause = Pause::from(self.pause_min);
         let mut is_first = true;
         while let Some(batch) = work.pop_front() {
             if self.drain.is_draining() && !is_first {
@@ -177,7 +184,7 @@ impl Lane {
             match processed {
                 Processed::Settled => {
                     self.outage.over(&self.handler);
-                    pause = Pause::default();
+                    pause = Pause::from(self.pause_min);
                 }
                 Processed::Again { batch, why } => {
                     self.outage.note(&self.handler, &why);
@@ -468,15 +475,26 @@ fn doomed(
 }
 
 /// A wait that doubles, with jitter, so that hosts in each other's way part.
-#[derive(Default)]
 pub(super) struct Pause {
+    min: Duration,
     waited: u32,
 }
 
+impl Default for Pause {
+    fn default() -> Self {
+        Self::from(PAUSE_MIN)
+    }
+}
+
 impl Pause {
+    /// Begins with `min`; 0 for none at all.
+    fn from(min: Duration) -> Self {
+        Self { min, waited: 0 }
+    }
+
     pub(super) async fn wait(&mut self) {
         let factor = 1_u32.checked_shl(self.waited).unwrap_or(u32::MAX);
-        let longest = PAUSE_MIN.saturating_mul(factor).min(PAUSE_MAX);
+        let longest = self.min.saturating_mul(factor).min(PAUSE_MAX);
         self.waited += 1;
         tokio::time::sleep(longest.mul_f64(rand::random_range(0.5..=1.0))).await;
     }

@@ -5,6 +5,7 @@
 //! delivers it again.
 
 mod batch;
+mod by_hand;
 mod counters;
 mod dispatch;
 mod lane;
@@ -39,6 +40,7 @@ use batch::{BatchSizes, Took};
 use outage::OutageLog;
 use process::Member;
 
+pub(crate) use by_hand::{ByHand, NotDone};
 pub use counters::LiveCounters;
 pub use dispatch::{LaneDied, Stop, in_hand_max, run};
 pub use observer::{BatchObserver, SettledBatch};

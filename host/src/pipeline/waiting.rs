@@ -10,8 +10,8 @@ use super::process::Member;
 use crate::message::Carried;
 use crate::store::{Committed, Connection, StoreError, Tx};
 
-/// The longest wait of a message in hand; it is kept alive at its source meanwhile.
-const HELD_MAX: Duration = Duration::from_secs(1);
+/// The longest wait of a message in hand.
+pub(super) const HELD_MAX: Duration = Duration::from_secs(1);
 
 impl Lane {
     /// Has a message wait for its retry: in hand or in the store. With `order_by` a queue's row always waits in its table,
@@ -23,7 +23,7 @@ impl Lane {
         report: &mut Report,
     ) {
         let is_ordered = self.handler.config.order.is_some();
-        let is_short = wait <= HELD_MAX;
+        let is_short = wait <= self.held_max;
         match order::put_off(&member.delivery, wait) {
             Some(row) if is_ordered || !is_short => {
                 if self.write_put_off(&[row]).await.is_some() {

@@ -11,11 +11,13 @@
 mod functions;
 mod params;
 mod postgres;
+mod reading;
 mod refusals;
 mod scanner;
 
 pub(crate) use functions::{EXTENSIONS, Functions};
 pub(crate) use params::postgres_params;
+pub(crate) use reading::{Reaches, Reading, differing_in, read};
 use scanner::{Scanner, Token};
 
 use super::{SqlError, StoreKind};

@@ -5,6 +5,7 @@
 //! a timeout.
 
 mod calendar;
+mod catalogue;
 mod checkpoint;
 mod connection;
 mod cursors;
@@ -21,6 +22,7 @@ mod reach;
 mod records;
 mod rights;
 mod savepoints;
+mod scratch;
 mod session;
 mod sqlite;
 mod started;
@@ -33,6 +35,7 @@ mod value;
 use std::fmt;
 use std::path::PathBuf;
 
+pub use catalogue::{Filled, Table, TableColumn};
 pub use checkpoint::Checkpoint;
 pub use connection::Connection;
 pub(crate) use cursors::CursorSession;
@@ -40,6 +43,7 @@ pub use cursors::{CURSORS_MAX, Cursor, FetchLimits};
 pub use deployments::{
     Deploy, Deployed, Deployment, HostHandler, NewComponent, SeenHostHandler, WantedState,
 };
+pub(crate) use guard::{Reaches, Reading, differing_in, read as read_statement};
 pub(crate) use letters::LetterSession;
 pub use letters::{LetterFilter, LetterState, LetterSummary, Reburied, Replay, Restored};
 pub use migrations::{check_handler_migrations, schema_version};
@@ -54,6 +58,7 @@ pub use prune::{
 pub use reach::{Outlives, Reach, ReachedTable};
 pub use rights::Rights;
 pub use savepoints::{SAVEPOINTS_MAX, Savepoint};
+pub use scratch::Scratch;
 pub(crate) use session::Session;
 pub use session::{
     Attempt, Baton, Claim, ClaimAs, ClaimRequest, CommitError, Counters, DeadLetter,

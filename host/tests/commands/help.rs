@@ -6,11 +6,12 @@ use std::process::{Command, Stdio};
 use crate::place::{Place, assert_prints};
 use crate::support::host;
 
-const COMMANDS: [&str; 11] = [
+const COMMANDS: [&str; 12] = [
     "demo",
     "run",
     "check",
     "inspect",
+    "test",
     "send",
     "handlers",
     "dead-letters",

@@ -7,6 +7,7 @@
 //! **Invariant**: after any error that came from the server inside a transaction, no more of it is sent but ROLLBACK, to
 //! a savepoint that was begun before it or of the whole.
 
+mod catalogue;
 mod checkpoint;
 mod claims;
 mod commit;
@@ -27,6 +28,7 @@ mod rights;
 mod rows;
 mod savepoints;
 mod schema;
+mod scratch;
 mod started;
 mod statements;
 #[cfg(test)]
@@ -45,6 +47,7 @@ use errors::Class;
 pub(super) use params::{is_decimal, is_uuid};
 use rights::Learned;
 use rows::RowSink;
+pub(super) use scratch::PostgresScratch;
 use statements::{Prepared, Statements};
 pub(super) use url::parse;
 

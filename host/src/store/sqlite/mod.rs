@@ -9,6 +9,7 @@
 //! before it or of the whole.
 
 mod authorizer;
+mod catalogue;
 mod checkpoint;
 mod claims;
 mod connect;
@@ -27,6 +28,7 @@ mod reach;
 mod rows;
 mod savepoints;
 mod schema;
+mod scratch;
 mod started;
 #[cfg(test)]
 mod tests;
@@ -57,6 +59,7 @@ use cursors::SqliteCursor;
 use errors::Class;
 use hooks::Hooks;
 use rows::{RowSink, column};
+pub(super) use scratch::copy_scratch;
 
 /// How many steps of SQLite's machine run between two looks at the deadline: well below a millisecond.
 const STEPS_BETWEEN_LOOKS: i32 = 1000;
