@@ -52,6 +52,18 @@ fn a_counter_without_claims() {
         &["written by `UPDATE accounts SET balance = balance + $1"],
     );
     assert!(finding["what"].as_str().unwrap().contains("without claims"));
+    // The same cause would show in each of these.
+    assert_eq!(
+        report.report["left_steps"],
+        json!([
+            "twice",
+            "rolled-back",
+            "died-before-commit",
+            "died-after-commit",
+            "attempt",
+            "shuffled"
+        ])
+    );
     report.assert_same_sql();
 }
 

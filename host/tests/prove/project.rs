@@ -114,6 +114,22 @@ fn the_text_names_what_was_proved_and_what_was_found() {
 }
 
 #[test]
+fn a_message_without_an_id_is_a_dead_letter_and_no_place_to_break() {
+    let mut messages = changes();
+    messages.push(json!({ "payload": { "account": "a", "amount": 1 } }));
+    let place = Place::new("add", "", ACCOUNTS, &messages);
+    place.write(
+        "expected.jsonl",
+        "{\"dead\": [{\"id\": \"line 6\", \"class\": \"missing-id\"}]}\n",
+    );
+    let report = place.report(&[]);
+    report.assert_passed();
+    for step in report.report["steps"].as_array().unwrap() {
+        assert_eq!(step["broken"], step["places"], "{step}");
+    }
+}
+
+#[test]
 fn the_bound_on_broken_places_is_kept_and_told() {
     let report = add().report(&["--breaks", "4"]);
     report.assert_passed();

@@ -156,7 +156,8 @@ impl Bench {
         let mut run = Run::new(self, project, plan, Arc::clone(&store));
         let ended = run.take_all().await;
         let (runs, deliveries, held) = (std::mem::take(&mut run.runs), run.deliveries, run.held);
-        let left = self.watch.disarm().len();
+        let left = self.watch.disarm().len() + run.dying.len();
+        let broken = run.planned.saturating_sub(left) as u64;
         ended?;
         let connection = store.connect(&own_session("test")).await.map_err(failed)?;
         let mut snapshot = snapshot::read(connection, &self.tables, &self.config.consumer)
@@ -173,7 +174,7 @@ impl Bench {
             snapshot,
             runs,
             deliveries,
-            broken: (plan.breaks.len() - left.min(plan.breaks.len())) as u64,
+            broken,
         })
     }
 }
@@ -191,6 +192,8 @@ struct Run<'a> {
     store: Arc<Store>,
     attempts_more: u32,
     queue: VecDeque<Vec<usize>>,
+    /// How many breaks can take place.
+    planned: usize,
     /// Messages whose next answer is the last thing that its host does.
     dying: BTreeSet<usize>,
     held: BTreeSet<usize>,
@@ -227,6 +230,7 @@ impl<'a> Run<'a> {
         }
         bench.watch.disarm();
         bench.watch.take_runs();
+        let planned = breaks.len() + dying.len();
         bench.watch.arm(breaks);
         Self {
             bench,
@@ -234,6 +238,7 @@ impl<'a> Run<'a> {
             store,
             attempts_more: u32::from(plan.charges),
             queue: plan.batches.iter().cloned().collect(),
+            planned,
             dying,
             held: BTreeSet::new(),
             runs: Vec::new(),

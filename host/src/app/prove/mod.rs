@@ -199,7 +199,7 @@ impl<'a> Proof<'a> {
         for (index, step) in steps.iter().enumerate() {
             if !is_sound {
                 // Which messages are lost to it, every order says differently.
-                report.left_steps = steps.iter().map(|step| step.words(project)).collect();
+                report.left_steps = names_of(&steps);
                 break;
             }
             let words = step.words(project);
@@ -226,10 +226,7 @@ impl<'a> Proof<'a> {
                 });
                 let finding = causes::of(&broken, project, &proof.statements, &proof.bench.tables);
                 report.findings.push(finding);
-                report.left_steps = steps[index + 1..]
-                    .iter()
-                    .map(|step| step.words(project))
-                    .collect();
+                report.left_steps = names_of(&steps[index + 1..]);
                 break;
             }
         }
@@ -334,6 +331,13 @@ impl<'a> Proof<'a> {
             differences,
         }))
     }
+}
+
+/// Returns the names of steps, each once.
+fn names_of(steps: &[Step]) -> Vec<&'static str> {
+    let mut names: Vec<&'static str> = steps.iter().map(|step| step.name()).collect();
+    names.dedup();
+    names
 }
 
 /// Reads names of columns, `table.column`.

@@ -100,9 +100,18 @@ impl Step {
             Self::Shuffled(seed) => singly(&shuffled(project, messages, seed)),
             _ => singly(messages),
         };
-        let of_each = |at: BreakAt| messages.iter().map(move |index| (*index, at)).collect();
+        // A message without an id is buried without a run.
+        let runs: Vec<usize> = messages
+            .iter()
+            .copied()
+            .filter(|index| {
+                let message = project.messages.get(*index);
+                message.is_some_and(|message| message.id.is_some())
+            })
+            .collect();
+        let of_each = |at: BreakAt| runs.iter().map(move |index| (*index, at)).collect();
         let places: Vec<(usize, BreakAt)> = match self {
-            Self::RolledBack => messages
+            Self::RolledBack => runs
                 .iter()
                 .flat_map(|index| {
                     let calls = calls.get(*index).copied().unwrap_or(0);

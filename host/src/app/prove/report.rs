@@ -77,8 +77,8 @@ pub struct ProveReport {
     pub wrote: Option<String>,
     /// In their order.
     pub steps: Vec<ProvedStep>,
-    /// What was left out after a step had failed.
-    pub left_steps: Vec<String>,
+    /// The steps that were left out after one had failed, by their stable names.
+    pub left_steps: Vec<&'static str>,
     /// What the handler must not do.
     pub findings: Vec<Finding>,
     /// Statements whose effect may differ from run to run: as good as findings.
@@ -266,7 +266,7 @@ impl ProveReport {
             let _ = writeln!(
                 text,
                 "\nnot tried after that: {}",
-                self.left_steps.join("; ")
+                self.left_steps.join(", ")
             );
         }
         let conclusion = match self.found() {
