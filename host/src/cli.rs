@@ -2,12 +2,14 @@
 //!
 //! **Invariant**: nothing but this room and `main.rs` writes to standard output or knows process exit.
 
+mod build;
 mod check;
 mod dead_letters;
 mod demo;
 mod handlers;
 mod inspect;
 mod listing;
+mod new;
 mod outbox;
 mod prune;
 mod rewind;
@@ -85,6 +87,20 @@ enum Command {
         after_help = "Examples:\n  hapax demo\n  hapax demo --seed 7 --keep /tmp/demo --json"
     )]
     Demo(demo::Arguments),
+    /// Make a handler's project that builds at once
+    ///
+    /// Handler, tables, configuration, sample messages with what they must leave, and the SDK: all that it needs is written.
+    #[command(
+        after_help = "Examples:\n  hapax new credit --lang rust\n  hapax new services/credit --lang ts"
+    )]
+    New(new::Arguments),
+    /// Build a handler's project into its component, and check it
+    ///
+    /// Downloads nothing without `--install`; what is missing is named with the command that gets it.
+    #[command(
+        after_help = "Examples:\n  hapax build\n  hapax build services/credit --install\n  hapax build --out /srv/handlers/credit.wasm --json"
+    )]
+    Build(build::Arguments),
     /// Run the handlers: consume, call, commit, acknowledge
     ///
     /// Changed components and handlers' tables are taken up while it runs; SIGHUP has all of them read again.
@@ -301,6 +317,8 @@ fn start(cli: &Cli) -> Result<(), CommandError> {
 async fn execute(command: Command) -> Result<(), CommandError> {
     match command {
         Command::Demo(arguments) => demo::demo(arguments).await,
+        Command::New(arguments) => new::new(&arguments),
+        Command::Build(arguments) => build::build(arguments).await,
         Command::Run {
             config,
             until_idle,

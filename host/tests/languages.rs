@@ -1,4 +1,4 @@
-//! The contract in three languages: one handler in Rust, C and JavaScript does the same, on both databases and sources, also when hosts are killed.
+//! The contract in five languages: one handler in Rust, C, JavaScript, TypeScript and Python does the same, on both databases and sources, also when hosts are killed.
 
 #![allow(clippy::unwrap_used, reason = "a test may stop at once")]
 
@@ -11,6 +11,7 @@ use hapax::store::StoreKind;
 use serde_json::json;
 use support::scene::{
     Scene, SourceSort, TestMessage, credit_account, credit_account_c, credit_account_js,
+    credit_account_python, credit_account_ts,
 };
 
 const COPIES: usize = 3;
@@ -156,4 +157,27 @@ languages! {
     rust: credit_account(),
     c: credit_account_c(),
     javascript: credit_account_js(),
+    python: credit_account_python(),
+}
+
+/// As JavaScript in all that runs: with the big sizes only.
+mod typescript {
+    use super::*;
+
+    #[tokio::test]
+    async fn on_sqlite_with_the_queue() {
+        if std::env::var_os("HAPAX_TEST_FULL").is_some() {
+            let component = credit_account_ts();
+            does_what_the_contract_says(component, StoreKind::Sqlite, SourceSort::Queue).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn on_postgres_with_jetstream() {
+        if std::env::var_os("HAPAX_TEST_FULL").is_some() {
+            let component = credit_account_ts();
+            does_what_the_contract_says(component, StoreKind::Postgres, SourceSort::JetStream)
+                .await;
+        }
+    }
 }

@@ -128,7 +128,7 @@ enum Command {
     },
     /// Build every example handler and test guest into its `.wasm` component
     ///
-    /// Those in C and JavaScript need a clang with Wasm and Node.js, which are installed if they are not there: as the tests do. If
+    /// Those in other languages need a clang with Wasm, Node.js and componentize-py, which are got if they are not there: as the tests do. If
     /// that can't be, a line says what is missing, and the others are built.
     #[command(after_help = "Example: cargo xtask guests\n         \
                             HAPAX_WASM_STD=rustup cargo xtask guests")]

@@ -41,15 +41,18 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<ExitCode> {
         check_style(root)?;
     }
     guests::build(root, &wasm)?;
-    foreign::build(root, foreign::Missing::IsAnError)?;
+    // The tests of `hapax build` call the same tools.
+    let foreign = foreign::build(root, foreign::Missing::IsAnError)?;
     if options.arguments.is_empty() {
         test_guests(root)?;
     }
 
     process::say("building and running the tests (the first time takes minutes)");
+    let path = with_folders(&nextest, foreign)?;
     // The daemon is built with them: its tests ask cargo for the binary.
     nextest
         .args(["run", "--workspace"])
+        .env("PATH", path)
         .env(postgres::VARIABLE, postgres)
         .env(nats::VARIABLE, nats)
         .env(pgbouncer::VARIABLE, pgbouncer)
@@ -159,6 +162,17 @@ fn nextest(root: &Path) -> anyhow::Result<Command> {
 fn with_nextest(mut cargo: Command) -> Command {
     cargo.arg("nextest");
     cargo
+}
+
+/// Returns the `PATH` of a call with `folders` before all others.
+fn with_folders(call: &Command, folders: Vec<PathBuf>) -> anyhow::Result<OsString> {
+    let set = call
+        .get_envs()
+        .find(|(name, _)| *name == "PATH")
+        .and_then(|(_, path)| path.map(OsString::from));
+    let path = set.or_else(|| std::env::var_os("PATH")).unwrap_or_default();
+    std::env::join_paths(folders.into_iter().chain(std::env::split_paths(&path)))
+        .context("`PATH` cannot be extended")
 }
 
 /// Returns `PATH` with `folder` before all others.

@@ -6,35 +6,24 @@
 //! **Invariant**: the Debian compiler is named only in the environment of a guest's build, never in that of the daemon's: it
 //! also compiles build scripts and macros, and a shared target folder would be rebuilt at every change. Guests have their own.
 
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 
+use self::rust_target::{MINIMUM, RustTarget, TRIPLE, compiler};
 use crate::failure::Hinted;
 use crate::{debian, process};
 
+// `hapax build` looks for the same, and xtask cannot use the daemon as a library: it would be built before xtask itself.
+#[path = "../../host/src/app/build/rust_target.rs"]
+mod rust_target;
+
 /// The environment variable that chooses a way.
 const VARIABLE: &str = "HAPAX_WASM_STD";
-const TRIPLE: &str = "wasm32-unknown-unknown";
-const DEBIAN_PACKAGES: [&str; 2] = ["rustc-web", "rust-web-src"];
-/// Its `wasm-ld`, for a toolchain without `rust-lld`; the plain `lld` of Debian 12 is years older than the compiler.
-const DEBIAN_LINKER: &str = "lld-19";
-const DEBIAN_RUSTC: &str = "/usr/bin/rustc";
 
 /// A way to build for `wasm32-unknown-unknown` that was found to be ready.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum WasmTarget {
-    /// The toolchain in use has the target.
-    Installed,
-    /// Debian's compiler, with the standard library built from source by cargo.
-    Debian {
-        /// The compiler.
-        rustc: PathBuf,
-        /// `rust-lld` of the toolchain in use, or a `wasm-ld`.
-        linker: PathBuf,
-    },
-}
+pub(crate) struct WasmTarget(RustTarget);
 
 impl WasmTarget {
     /// Finds the target or gets it, saying each step first.
@@ -43,11 +32,15 @@ impl WasmTarget {
     /// With what to run, when nothing is installed and nothing can be.
     pub(crate) fn prepare() -> anyhow::Result<Self> {
         let forced = Forced::from_variable(std::env::var(VARIABLE).ok().as_deref())?;
-        let ways = ways(forced, is_installed(), process::find("rustup").is_some());
+        let ways = ways(
+            forced,
+            RustTarget::installed().is_some(),
+            process::find("rustup").is_some(),
+        );
         let mut failures = Vec::new();
         for way in ways {
             let tried = match way {
-                Way::Installed => Ok(Self::Installed),
+                Way::Installed => Ok(Self(RustTarget::Installed)),
                 Way::Rustup => rustup(),
                 Way::Debian => debian(),
             };
@@ -79,28 +72,18 @@ impl WasmTarget {
     ///
     /// The call needs a `--target-dir` of its own; the module comment says why.
     pub(crate) fn configure(&self, cargo: &mut Command) {
-        cargo.args(["--target", TRIPLE]);
-        if let Self::Debian { rustc, linker } = self {
-            cargo
-                .arg("-Zbuild-std=std,panic_abort")
-                .env("RUSTC", rustc)
-                // Debian's compiler is a stable one; this lets it build its own library, as cargo does with a nightly.
-                .env("RUSTC_BOOTSTRAP", "1")
-                .env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER", linker);
-        }
+        self.0.configure(cargo);
     }
-}
 
-impl WasmTarget {
     /// Returns the versions of compiler and linker: with the same ones, the same source gives the same bytes.
     ///
     /// # Errors
     /// If one of them does not run.
     pub(crate) fn toolchain(&self) -> anyhow::Result<String> {
-        match self {
+        match &self.0 {
             // The target comes with the compiler, and so does its linker.
-            Self::Installed => process::output(compiler().arg("--version")),
-            Self::Debian { rustc, linker } => {
+            RustTarget::Installed => process::output(compiler().arg("--version")),
+            RustTarget::Debian { rustc, linker } => {
                 let compiler = process::output(Command::new(rustc).arg("--version"))?;
                 // One program serves as several linkers, by its first words.
                 let mut version = Command::new(linker);
@@ -153,109 +136,36 @@ fn ways(forced: Option<Forced>, installed: bool, has_rustup: bool) -> Vec<Way> {
     }
 }
 
-/// Whether the compiler in use has the target's standard library.
-fn is_installed() -> bool {
-    process::output(compiler().args(["--print", "target-libdir", "--target", TRIPLE])).is_ok_and(
-        |folder| {
-            std::fs::read_dir(folder).is_ok_and(|files| {
-                files
-                    .flatten()
-                    .any(|file| file.file_name().to_string_lossy().starts_with("libstd-"))
-            })
-        },
-    )
-}
-
 fn rustup() -> anyhow::Result<WasmTarget> {
     process::say(format_args!(
         "adding the Wasm target (rustup target add {TRIPLE})"
     ));
     process::run_quietly(Command::new("rustup").args(["target", "add", TRIPLE]))?;
-    if !is_installed() {
-        bail!("`rustup target add {TRIPLE}` succeeded, but the compiler in use does not have it");
+    match RustTarget::installed() {
+        Some(target) => Ok(WasmTarget(target)),
+        None => {
+            bail!(
+                "`rustup target add {TRIPLE}` succeeded, but the compiler in use does not have it"
+            )
+        }
     }
-    Ok(WasmTarget::Installed)
 }
 
 fn debian() -> anyhow::Result<WasmTarget> {
-    let rustc = Path::new(DEBIAN_RUSTC);
-    let mut missing = Vec::new();
-    if !can_build_std(rustc)? {
-        missing.extend(DEBIAN_PACKAGES);
-    }
-    let mut linker = linker();
-    if linker.is_none() {
-        missing.push(DEBIAN_LINKER);
-    }
-    if !missing.is_empty() {
-        let what = format!("a compiler for {TRIPLE}");
-        debian::allowed(&missing, &what)?;
-        debian::update()?;
-        debian::install(&missing, &format!("{what}, up to 140 MB to download"))?;
-        linker = self::linker();
-    }
-    if !can_build_std(rustc)? {
-        bail!(
-            "`{DEBIAN_RUSTC}` came without the source of its standard library, or is older than {MINIMUM}"
-        );
-    }
-    Ok(WasmTarget::Debian {
-        rustc: rustc.to_owned(),
-        linker: linker.context("no linker for Wasm: neither `rust-lld` nor `wasm-ld` is here")?,
-    })
-}
-
-/// The oldest compiler that builds a guest: the one that the workspace asks for.
-const MINIMUM: &str = env!("CARGO_PKG_RUST_VERSION");
-
-/// Whether `rustc` is new enough and has the source of its standard library.
-///
-/// Debian's own `rustc` may lie at the same place and be years older.
-fn can_build_std(rustc: &Path) -> anyhow::Result<bool> {
-    if !process::is_executable(rustc) {
-        return Ok(false);
-    }
-    let version = process::output(Command::new(rustc).arg("--version"))?;
-    let sysroot = process::output(Command::new(rustc).args(["--print", "sysroot"]))?;
-    Ok(is_recent(&version, MINIMUM)
-        && Path::new(&sysroot)
-            .join("lib/rustlib/src/rust/library/std")
-            .is_dir())
-}
-
-/// Whether the line of `rustc --version` names at least `minimum`, as major and minor number.
-fn is_recent(version: &str, minimum: &str) -> bool {
-    let numbers = |text: &str| -> Option<(u32, u32)> {
-        let mut parts = text.split('.');
-        Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+    let missing = match RustTarget::debian() {
+        Ok(target) => return Ok(WasmTarget(target)),
+        Err(missing) => missing,
     };
-    let found = version.split_whitespace().nth(1).and_then(numbers);
-    found.is_some() && found >= numbers(minimum)
-}
-
-/// Returns a linker for Wasm: the toolchain's own, else one of LLVM's.
-fn linker() -> Option<PathBuf> {
-    toolchain_lld().or_else(|| {
-        ["wasm-ld-22", "wasm-ld-19", "wasm-ld-16", "wasm-ld"]
-            .into_iter()
-            .find_map(process::find)
+    let what = format!("a compiler for {TRIPLE}");
+    debian::allowed(&missing, &what)?;
+    debian::update()?;
+    debian::install(&missing, &format!("{what}, up to 140 MB to download"))?;
+    RustTarget::debian().map(WasmTarget).map_err(|missing| {
+        anyhow::anyhow!(
+            "what Debian has of `{}` is not enough: the compiler must have the source of its standard library, and be {MINIMUM} or newer",
+            missing.join("`, `")
+        )
     })
-}
-
-fn toolchain_lld() -> Option<PathBuf> {
-    let sysroot = process::output(compiler().args(["--print", "sysroot"])).ok()?;
-    let about = process::output(compiler().arg("-vV")).ok()?;
-    let host = about.lines().find_map(|line| line.strip_prefix("host: "))?;
-    let file = Path::new(&sysroot)
-        .join("lib/rustlib")
-        .join(host)
-        .join("bin/rust-lld");
-    process::is_executable(&file).then_some(file)
-}
-
-/// The compiler in use, as cargo would find it.
-fn compiler() -> Command {
-    Command::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()))
 }
 
 #[cfg(test)]
@@ -308,46 +218,5 @@ mod tests {
             "`HAPAX_WASM_STD`: `Debian` is not a way to get the Wasm target"
         );
         assert!(Hinted::find(&err).is_some());
-    }
-
-    #[test]
-    fn an_old_compiler_is_not_taken() {
-        assert!(is_recent(
-            "rustc 1.96.0 (abc 2026-05-01) (built from a source tarball)",
-            "1.95"
-        ));
-        assert!(is_recent("rustc 1.95.0-nightly", "1.95"));
-        assert!(!is_recent("rustc 1.63.0", "1.95"));
-        assert!(is_recent("rustc 2.0.0", "1.95"));
-        assert!(!is_recent("nonsense", "1.95"));
-    }
-
-    #[test]
-    fn only_the_debian_way_changes_the_environment() {
-        let mut plain = Command::new("cargo");
-        WasmTarget::Installed.configure(&mut plain);
-        assert_eq!(plain.get_envs().count(), 0);
-        assert_eq!(plain.get_args().collect::<Vec<_>>(), ["--target", TRIPLE]);
-
-        let mut command = Command::new("cargo");
-        WasmTarget::Debian {
-            rustc: "/usr/bin/rustc".into(),
-            linker: "/l".into(),
-        }
-        .configure(&mut command);
-        let names: Vec<_> = command.get_envs().map(|(name, _)| name).collect();
-        assert_eq!(
-            names,
-            [
-                "CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER",
-                "RUSTC",
-                "RUSTC_BOOTSTRAP"
-            ]
-        );
-        assert!(
-            command
-                .get_args()
-                .any(|arg| arg == "-Zbuild-std=std,panic_abort")
-        );
     }
 }

@@ -1,12 +1,13 @@
 //! `hapax inspect`: what is in a component, and whether this host runs it. Needs no configuration.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
 use crate::exit::{CommandError, Exit};
-use crate::handler::{self, COMPONENT_BYTES_MAX, MEMORY_MAX_BYTES, Runtime, RuntimeOptions};
+use crate::handler::{self, COMPONENT_BYTES_MAX, Cache, MEMORY_MAX_BYTES, Runtime, RuntimeOptions};
 
 /// What was found in a component's file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -43,14 +44,23 @@ fn milliseconds<S: serde::Serializer>(time: &Duration, serializer: S) -> Result<
 pub async fn inspect(file: &Path) -> Result<InspectedFile, CommandError> {
     let name = file.display().to_string();
     let bytes = read(file, &name)?;
-    let component = handler::inspect(&name, &bytes).map_err(|error| {
+    inspect_bytes(&name, bytes, None).await
+}
+
+/// As [`inspect`], of bytes that may not lie in a file yet. `name` is for messages; what is compiled is kept in `cache`.
+pub(super) async fn inspect_bytes(
+    name: &str,
+    bytes: Vec<u8>,
+    cache: Option<Arc<Cache>>,
+) -> Result<InspectedFile, CommandError> {
+    let component = handler::inspect(name, &bytes).map_err(|error| {
         CommandError::new(Exit::Configuration, error.problem, Some(&error.hint))
     })?;
     let options = RuntimeOptions {
         calls_max: 1,
         memory_max_bytes: MEMORY_MAX_BYTES,
     };
-    let runtime = Runtime::new(&options).map_err(|error| {
+    let runtime = Runtime::with_cache(&options, cache).map_err(|error| {
         CommandError::new(
             Exit::Failed,
             error,
@@ -58,9 +68,9 @@ pub async fn inspect(file: &Path) -> Result<InspectedFile, CommandError> {
         )
     })?;
     let began = Instant::now();
-    let loaded = runtime.load(&name, bytes).await;
+    let loaded = runtime.load(name, bytes).await;
     Ok(InspectedFile {
-        file: name,
+        file: name.to_owned(),
         component,
         compiled_in: began.elapsed(),
         refused: loaded.err().map(|error| InspectedRefusal {

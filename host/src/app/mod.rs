@@ -3,6 +3,7 @@
 //! **Invariant**: only this room sees all others.
 
 mod admin;
+mod build;
 mod check;
 mod dead_letters;
 mod demo;
@@ -10,6 +11,7 @@ mod deployments;
 mod gauges;
 mod handler_migrations;
 mod inspect;
+mod new;
 mod outbox;
 mod prepare;
 mod prove;
@@ -27,6 +29,7 @@ mod window;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use build::{BuildOptions, Built, Language, build};
 pub use check::{
     CheckedDatabase, CheckedHandler, CheckedLimits, CheckedRetry, check, check_database,
 };
@@ -36,6 +39,7 @@ pub use dead_letters::{
 };
 pub use demo::{DemoOptions, DemoProgress, DemoReport, Kill, demo};
 pub use inspect::{InspectedFile, InspectedRefusal, inspect};
+pub use new::{NewProject, new};
 pub use outbox::{
     Outbox, OutboxSelection, Stranded, not_there as not_in_the_outbox, state as outbox_state,
     told as outbox_told,

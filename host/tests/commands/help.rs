@@ -6,8 +6,10 @@ use std::process::{Command, Stdio};
 use crate::place::{Place, assert_prints};
 use crate::support::host;
 
-const COMMANDS: [&str; 12] = [
+const COMMANDS: [&str; 14] = [
     "demo",
+    "new",
+    "build",
     "run",
     "check",
     "inspect",

@@ -74,6 +74,16 @@ pub fn credit_account_js() -> PathBuf {
     component("examples/credit-account-js/credit-account-js.wasm")
 }
 
+/// `credit_account` in TypeScript, as `credit_account_js`.
+pub fn credit_account_ts() -> PathBuf {
+    component("examples/credit-account-ts/credit-account-ts.wasm")
+}
+
+/// `credit_account` in Python: compiling its interpreter takes as long as JavaScript's engine.
+pub fn credit_account_python() -> PathBuf {
+    component("examples/credit-account-python/credit-account-python.wasm")
+}
+
 /// Keeps the newest version of each profile.
 pub fn upsert_profile() -> PathBuf {
     component("examples/upsert-profile/upsert-profile.wasm")

@@ -1,16 +1,20 @@
-//! Handlers in other languages than Rust: their tools, and their components.
+//! Handlers in other languages than Rust: gets their tools, and has `hapax build` make their components.
 //!
-//! **Invariant**: the daemon, its demo and the guests in Rust need nothing of this.
+//! **Invariant**: the daemon, its demo and the guests in Rust need nothing of this. How a component is made, `hapax build` alone knows.
 
 mod c;
 mod javascript;
+mod python;
+mod record;
 
-use std::path::Path;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::Context as _;
 
 use crate::failure::Hinted;
-use crate::{interrupt, process};
+use crate::{cargo, guests, interrupt, process};
 
 /// What becomes of a language whose tools are neither here nor to be had.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,27 +25,101 @@ pub(crate) enum Missing {
     IsAnError,
 }
 
-/// Builds the handlers in C and JavaScript, getting the tools for them first.
+/// What the examples are built with.
+struct Tools {
+    /// Folders of programs, to go before those on `PATH`.
+    folders: Vec<PathBuf>,
+    /// The folder `node_modules`, for the examples that have one.
+    node_modules: Option<PathBuf>,
+    /// Their versions: with others, the same source makes another component.
+    versions: String,
+}
+
+/// Builds the handlers in C, JavaScript, TypeScript and Python, getting the tools for them first. Returns the folders of
+/// programs that are to go before those on `PATH`.
 ///
 /// # Errors
 /// What the tools say about a handler; with [`Missing::IsAnError`] also that there are none.
-pub(crate) fn build(root: &Path, missing: Missing) -> anyhow::Result<()> {
-    process::say("building the handlers in C and JavaScript");
-    let clang = usable(c::Compiler::prepare(), "examples/credit-account-c", missing)?;
-    if let Some(clang) = clang {
-        c::build(root, &clang).context("`examples/credit-account-c`")?;
+pub(crate) fn build(root: &Path, missing: Missing) -> anyhow::Result<Vec<PathBuf>> {
+    process::say("building the handlers in C, JavaScript, TypeScript and Python");
+    type Prepare = fn(&Path) -> anyhow::Result<Tools>;
+    let languages: [(Prepare, &[&str]); 3] = [
+        (c::prepare, &["credit-account-c"]),
+        (
+            javascript::prepare,
+            &["credit-account-js", "credit-account-ts"],
+        ),
+        (python::prepare, &["credit-account-python"]),
+    ];
+    let hapax = cargo::build_host(root)?;
+    let mut folders = Vec::new();
+    for (prepare, examples) in languages {
+        let Some(tools) = usable(prepare(root), examples, missing)? else {
+            continue;
+        };
+        for example in examples {
+            let folder = Path::new("examples").join(example);
+            build_one(root, &folder, &hapax, &tools)
+                .with_context(|| format!("`{}`", folder.display()))?;
+            interrupt::check()?;
+        }
+        folders.extend(tools.folders);
     }
-    let node = javascript::Node::prepare(root);
-    if let Some(node) = usable(node, javascript::EXAMPLE, missing)? {
-        javascript::build(root, &node).with_context(|| format!("`{}`", javascript::EXAMPLE))?;
+    Ok(folders)
+}
+
+/// Has `hapax build` make the component, unless the one that is there was made of the same things.
+fn build_one(root: &Path, folder: &Path, hapax: &Path, tools: &Tools) -> anyhow::Result<()> {
+    let example = root.join(folder);
+    let name = folder
+        .file_name()
+        .context("an example has a name")?
+        .to_string_lossy();
+    let shown = folder.join(format!("{name}.wasm"));
+    let component = root.join(&shown);
+    let record = record::Record::of(root, &example, tools)?;
+    if let Some(bytes) = record.is_of(&component) {
+        guests::say_built(&shown, bytes, false);
+        return Ok(());
     }
+    if let Some(node_modules) = &tools.node_modules {
+        link(node_modules, &example.join("node_modules"))?;
+    }
+    process::run_quietly(
+        Command::new(hapax)
+            .args(["build", "--update-sdk"])
+            .env("PATH", path_with(&tools.folders)?)
+            .current_dir(&example),
+    )?;
+    let bytes = record.write(&component)?;
+    guests::say_built(&shown, bytes, true);
     Ok(())
+}
+
+/// Makes a link, over an older one.
+fn link(target: &Path, link: &Path) -> anyhow::Result<()> {
+    if std::fs::read_link(link).is_ok_and(|old| old == target) {
+        return Ok(());
+    }
+    if link.is_symlink() {
+        std::fs::remove_file(link)
+            .with_context(|| format!("cannot remove `{}`", link.display()))?;
+    }
+    std::os::unix::fs::symlink(target, link)
+        .with_context(|| format!("cannot make `{}`", link.display()))
+}
+
+/// Returns `PATH` with `folders` before all others.
+fn path_with(folders: &[PathBuf]) -> anyhow::Result<OsString> {
+    let here = std::env::var_os("PATH").unwrap_or_default();
+    std::env::join_paths(folders.iter().cloned().chain(std::env::split_paths(&here)))
+        .context("`PATH` cannot be extended")
 }
 
 /// Returns the tools, or nothing where it was told that there are none.
 fn usable<T>(
     tools: anyhow::Result<T>,
-    example: &str,
+    examples: &[&str],
     missing: Missing,
 ) -> anyhow::Result<Option<T>> {
     interrupt::check()?;
@@ -49,7 +127,7 @@ fn usable<T>(
         Ok(tools) => Ok(Some(tools)),
         Err(err) if missing == Missing::IsTold => {
             let hint = Hinted::find(&err).unwrap_or("see above");
-            eprintln!("    {example} is not built: {err:#}; {hint}");
+            eprintln!("    {} is not built: {err:#}; {hint}", examples.join(", "));
             Ok(None)
         }
         Err(err) => Err(err),

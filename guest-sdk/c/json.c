@@ -1,4 +1,5 @@
 #include "json.h"
+#include "hapax.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -67,21 +68,6 @@ static size_t encode(uint32_t point, uint8_t *out) {
   return more + 1;
 }
 
-// A string that is not UTF-8 must not reach the host: it would stop the call instead of getting an error.
-static bool is_utf8(const uint8_t *s, size_t len) {
-  for (size_t i = 0; i < len;) {
-    uint8_t c = s[i++];
-    if (c < 0x80) continue;
-    size_t more = c >= 0xc2 && c <= 0xdf ? 1 : c >= 0xe0 && c <= 0xef ? 2 : c >= 0xf0 && c <= 0xf4 ? 3 : 0;
-    if (more == 0 || len - i < more) return false;
-    uint8_t low = c == 0xe0 ? 0xa0 : c == 0xf0 ? 0x90 : 0x80, high = c == 0xed ? 0x9f : c == 0xf4 ? 0x8f : 0xbf;
-    for (; more > 0; more--, low = 0x80, high = 0xbf) {
-      if (s[i] < low || s[i++] > high) return false;
-    }
-  }
-  return true;
-}
-
 json_string_t json_string(json_t *json) {
   json_string_t string = {NULL, 0}, none = string;
   if (!take(json, '"')) return fail(json, "a string is expected"), none;
@@ -109,7 +95,8 @@ json_string_t json_string(json_t *json) {
   }
   if (json->at == json->end) return fail(json, "a string does not end"), none;
   json->at++;
-  if (!is_utf8(string.ptr, string.len)) return fail(json, "a string is not UTF-8"), none;
+  // One that is not UTF-8 must not reach the host: it would stop the call instead of getting an error.
+  if (!hapax_is_utf8(string.ptr, string.len)) return fail(json, "a string is not UTF-8"), none;
   return string;
 }
 
