@@ -23,6 +23,7 @@ export interface Message {
   readonly key: string | undefined;
   readonly headers: readonly { readonly name: string; readonly value: Uint8Array }[];
   readonly contentType: string | undefined;
+  /** Made by the host: `instanceof Uint8Array` is false for it and for the headers' values, all else is as usual. */
   readonly payload: Uint8Array;
   /** Failures charged to this message so far, plus 1. */
   readonly attempt: number;

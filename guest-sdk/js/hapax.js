@@ -136,14 +136,19 @@ function intervalText({ months, days, microseconds }) {
   return `P${months}M${days}DT${seconds}S`;
 }
 
+// Bytes of the host need not be of this module's own class.
+const isBytes = (value) => Object.prototype.toString.call(value) === '[object Uint8Array]';
+const ownBytes = (value) => (value instanceof Uint8Array ? value : new Uint8Array(value));
+
 const convert = {
+  bytes: ownBytes,
   date: dateText,
   time: timeText,
   timestamp: timestampText,
   instant: instantText,
   interval: intervalText,
   other: ({ text }) => text,
-  undecoded: ({ bytes }) => bytes,
+  undecoded: ({ bytes }) => ownBytes(bytes),
 };
 
 function fromHost({ tag, val }) {
@@ -168,7 +173,7 @@ function toHost(value, place) {
       return Number.isSafeInteger(value) && !Object.is(value, -0) ? { tag: 'int64', val: BigInt(value) } : { tag: 'float64', val: value };
     case 'object':
       if (value === null) return { tag: 'null' };
-      if (value instanceof Uint8Array) return { tag: 'bytes', val: value };
+      if (isBytes(value)) return { tag: 'bytes', val: ownBytes(value) };
       if (value instanceof Date) return { tag: 'instant', val: instantOf(value) };
       if (Array.isArray(value)) return arrayToHost(value, place);
       if (typeof value.tag === 'string') return value;

@@ -39,5 +39,11 @@ class WitWorld(wit_world.WitWorld):
             raise Err(types.Failure_Retry(types.Retry(str(error), None))) from None
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
-            log.error(reason, traceback="".join(traceback.format_exception(error)))
+            log.error(reason, traceback=_places(error))
             raise Err(types.Failure_Retry(types.Retry(reason, None))) from None
+
+
+def _places(error: Exception) -> str:
+    """Returns where the exception came by. Formatting it in the usual way would look for source files, of which there are none: that traps."""
+    frames = traceback.walk_tb(error.__traceback__)
+    return "; ".join(f"{frame.f_code.co_filename}:{line} in {frame.f_code.co_name}" for frame, line in frames)

@@ -13,3 +13,4 @@ mod missing;
 mod mistakes;
 mod new;
 mod place;
+mod tour;

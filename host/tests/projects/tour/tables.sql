@@ -1,0 +1,4 @@
+CREATE TABLE told (
+    name TEXT NOT NULL PRIMARY KEY,
+    value TEXT
+) STRICT;
