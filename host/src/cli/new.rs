@@ -60,7 +60,7 @@ pub(super) fn new(arguments: &Arguments) -> Result<(), CommandError> {
             quoted
         };
     text.push_str(&format!(
-        "next:\n  cd {quoted}\n  hapax build\n  hapax send payments --envelope --lines messages.jsonl && hapax run --until-idle && hapax status\n"
+        "next:\n  cd {quoted}\n  hapax build\n  hapax test\n  hapax send payments --envelope --lines messages.jsonl && hapax run --until-idle && hapax status\n"
     ));
     print(&text)
 }

@@ -32,6 +32,9 @@ async fn does_what_it_expects(language: &str, called: &str) {
         );
     }
     assert!(!output.out.contains("wasi:"), "{}", output.out);
+    let proved = place.hapax("credit", &["test"]);
+    assert!(proved.status.success(), "{}{}", proved.out, proved.err);
+    assert!(proved.out.contains("passed"), "{}", proved.out);
 
     for arguments in [
         &[
