@@ -204,7 +204,7 @@ fn main() -> ExitCode {
         ),
         Command::Guests { embed } => {
             guests::build(root(), &WasmTarget::prepare()?)?;
-            foreign::build(root(), foreign::Missing::IsTold)?;
+            foreign::build(root(), foreign::Missing::IsTold, true)?;
             if embed {
                 embedded::embed(root())?;
             }

@@ -42,7 +42,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<ExitCode> {
     }
     guests::build(root, &wasm)?;
     // The tests of `hapax build` call the same tools.
-    let foreign = foreign::build(root, foreign::Missing::IsAnError)?;
+    let foreign = foreign::build(root, foreign::Missing::IsAnError, options.full)?;
     if options.arguments.is_empty() {
         test_guests(root)?;
     }
