@@ -37,10 +37,12 @@ pub(crate) async fn read_body(
     body: Body,
     max: usize,
 ) -> Result<Bytes, ApiError> {
-    let time = match max {
-        0..=BODY_MAX => BODY_TIME,
-        0..=MANY_MAX => LARGE_BODY_TIME,
-        _ => COMPONENT_BODY_TIME,
+    let time = if max > MANY_MAX {
+        COMPONENT_BODY_TIME
+    } else if max > BODY_MAX {
+        LARGE_BODY_TIME
+    } else {
+        BODY_TIME
     };
     match tokio::time::timeout(time, read(headers, body, max)).await {
         Ok(read) => read,

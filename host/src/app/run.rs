@@ -101,7 +101,12 @@ pub async fn run(
         options,
         components,
         store,
-        (&health, &door, notifier, in_force),
+        Outside {
+            health: Arc::clone(&health),
+            door,
+            notifier,
+            in_force,
+        },
         &drain_sender,
         &mut drain,
     )
@@ -144,20 +149,30 @@ fn send_traces(config: &Config) -> Result<Option<Telemetry>, CommandError> {
         .map_err(|error| CommandError::new(Exit::Configuration, &error, Some(&error.hint)))
 }
 
+/// What others see of the host, and by what they ask it.
+struct Outside {
+    health: Arc<Health>,
+    door: HandlersDoor,
+    notifier: Option<Arc<Notifier>>,
+    in_force: watch::Sender<Arc<Config>>,
+}
+
 async fn start_and_wait(
     config: &Config,
     options: RunOptions,
     (loader, components): (Loader, Vec<(HandlerConfig, Handler)>),
     store: Arc<Store>,
-    (health, door, notifier, in_force): (
-        &Arc<Health>,
-        &HandlersDoor,
-        Option<Arc<Notifier>>,
-        watch::Sender<Arc<Config>>,
-    ),
+    outside: Outside,
     drain_sender: &watch::Sender<bool>,
     drain: &mut watch::Receiver<bool>,
 ) -> Result<(), CommandError> {
+    let Outside {
+        health,
+        door,
+        notifier,
+        in_force,
+    } = outside;
+    let health = &health;
     let handlers: Vec<&HandlerConfig> = components.iter().map(|(handler, _)| handler).collect();
     let Some((mut connection, losable)) = migrated(&store, &handlers, health, drain).await? else {
         return Ok(());

@@ -320,16 +320,13 @@ pub(super) fn deployment_of(
     })
 }
 
+/// A handler's state, as both databases give it: handler, deployment, its digest, paused, generation.
+pub(super) type StateRow = (String, Option<i64>, Option<Vec<u8>>, bool, i64);
+
 impl WantedState {
-    /// Reads a row: handler, deployment, its digest, paused, generation.
+    /// Reads a row.
     pub(super) fn of(
-        (handler, number, digest, is_paused, generation): (
-            String,
-            Option<i64>,
-            Option<Vec<u8>>,
-            bool,
-            i64,
-        ),
+        (handler, number, digest, is_paused, generation): StateRow,
     ) -> Result<Self, StoreError> {
         let digest = digest.map(digest_of).transpose()?;
         Ok(Self {

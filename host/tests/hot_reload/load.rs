@@ -91,11 +91,6 @@ async fn two_hundred_reloads_under_load() {
     let rate = can_do * LOAD;
 
     // With reloads, in quarters, and an equal run without any after each.
-    let feed_from = |from: i64, ends: &Arc<AtomicBool>| {
-        let ends = Arc::clone(ends);
-        let store = &stage.scene.store;
-        async move { tokio::spawn(feed(store.probe().await, from, rate, ends)) }
-    };
     let mut from = MEASURED;
     let mut with_reloads = Vec::new();
     let mut without = Vec::new();
@@ -105,7 +100,8 @@ async fn two_hundred_reloads_under_load() {
     for quarter in 0..4 {
         let ends = Arc::new(AtomicBool::new(false));
         let began = Instant::now();
-        let feeding = feed_from(from, &ends).await;
+        let probe = stage.scene.store.probe().await;
+        let feeding = tokio::spawn(feed(probe, from, rate, Arc::clone(&ends)));
         for index in 0..RELOADS / 4 {
             let bytes = if index % 2 == 0 {
                 &stage.second
@@ -127,7 +123,8 @@ async fn two_hundred_reloads_under_load() {
         }
 
         let ends = Arc::new(AtomicBool::new(false));
-        let feeding = feed_from(to, &ends).await;
+        let probe = stage.scene.store.probe().await;
+        let feeding = tokio::spawn(feed(probe, to, rate, Arc::clone(&ends)));
         tokio::time::sleep(took).await;
         ends.store(true, Ordering::SeqCst);
         from = feeding.await.unwrap();

@@ -8,8 +8,8 @@ use super::PostgresSession;
 use crate::message::ComponentDigest;
 use crate::store::deployments::{
     Deploy, Deployed, Deployment, DeploymentSession, HOST_ROWS_KEPT_SECONDS, HostHandler,
-    NewComponent, SeenHostHandler, WantedState, deployment_of, digest_of, no_deployment, signed,
-    unsigned,
+    NewComponent, SeenHostHandler, StateRow, WantedState, deployment_of, digest_of, no_deployment,
+    signed, unsigned,
 };
 use crate::store::text::instant_from_microseconds;
 use crate::store::{Session as _, StoreError};
@@ -249,7 +249,7 @@ impl DeploymentSession for PostgresSession {
     }
 
     async fn wanted_states(&mut self) -> Result<Vec<WantedState>, StoreError> {
-        let rows: Vec<(String, Option<i64>, Option<Vec<u8>>, bool, i64)> = sqlx::query_as(
+        let rows: Vec<StateRow> = sqlx::query_as(
             "SELECT state.handler, state.deployment, component.digest, state.paused, state.generation \
              FROM hapax.handler_states AS state \
              LEFT JOIN hapax.deployments AS deployment \
