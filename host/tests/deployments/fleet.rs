@@ -36,7 +36,7 @@ async fn what_one_host_is_asked_all_do(kind: StoreKind) {
     let deployed = hosts[1].deploy(&scene, &second);
     let took = began.elapsed();
     assert_eq!(states(&deployed, 3), vec![running(&two); 3]);
-    println!("sent, checked, recorded and active on three hosts after {took:.2?}");
+    eprintln!("sent, checked, recorded and active on three hosts after {took:.2?}");
     // Two seconds are the promise; a machine that runs many tests may take its time.
     assert!(took < Duration::from_secs(10), "{took:?}");
     assert_eq!(
