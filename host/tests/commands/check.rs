@@ -276,7 +276,7 @@ fn check_reads_the_migrations_as_far_as_it_can() {
     ));
     place.write("tables/sqlite/tables.sql", "CREATE TABLE a (x int)");
     check(&format!(
-        "error: handler `ship`: the migration `{tables}/sqlite/tables.sql` does not begin with a number\n\
+        "error: handler `ship`: the migration `tables.sql` in `{tables}/sqlite` does not begin with a number\n\
          hint: name it such as `0001_accounts.sql`"
     ));
     std::fs::remove_file(place.path().join("tables/sqlite/tables.sql")).unwrap();
