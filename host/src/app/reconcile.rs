@@ -127,9 +127,9 @@ async fn checkpoint(
         // The stream was made anew, and counts from 1 again.
         Some(_) => (0, false),
         None => {
-            // A release that kept no checkpoints made claims; a durable that acknowledged nothing has nothing to lose.
-            let is_trusted = floor.acknowledged == 0
-                || connection.oldest_claim(&handler.consumer).await?.is_some();
+            // A durable that acknowledged nothing has nothing to lose. Claims that are there say nothing of what was acknowledged before
+            // them: they may be of messages that came after the store was lost.
+            let is_trusted = floor.acknowledged == 0;
             (if is_trusted { floor.sequence } else { 0 }, false)
         }
     })
