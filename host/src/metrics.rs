@@ -18,6 +18,7 @@ const DUPLICATES: &str = "hapax_messages_duplicate_total";
 const RETRIED: &str = "hapax_messages_retried_total";
 const DEAD: &str = "hapax_messages_dead_total";
 const ROLLED_BACK: &str = "hapax_batches_rolled_back_total";
+const PROMISES: &str = "hapax_statements_ahead_total";
 const LIMITS: &str = "hapax_limits_met_total";
 const BATCH: &str = "hapax_batch_messages";
 const STAGES: &str = "hapax_stage_duration_seconds";
@@ -100,6 +101,12 @@ const ALL: &[(&str, Kind, Unit, &str)] = &[
         Kind::Counter,
         Unit::Count,
         "transactions of which nothing stayed",
+    ),
+    (
+        PROMISES,
+        Kind::Counter,
+        Unit::Count,
+        "statements that were answered ahead of the database, by what became of the answer",
     ),
     (
         LIMITS,
@@ -338,6 +345,8 @@ pub(crate) struct HandlerMetrics {
     processed: Counter,
     duplicates: Counter,
     rolled_back: Counter,
+    /// Answers given ahead: all, those that held, those that did not.
+    promises: [Counter; 3],
     batch: Histogram,
     stages: [Histogram; 5],
     cpu: Histogram,
@@ -354,6 +363,8 @@ impl HandlerMetrics {
             processed: counter!(PROCESSED, "handler" => name()),
             duplicates: counter!(DUPLICATES, "handler" => name()),
             rolled_back: counter!(ROLLED_BACK, "handler" => name()),
+            promises: ["promised", "kept", "broken"]
+                .map(|end| counter!(PROMISES, "handler" => name(), "end" => end)),
             batch: histogram!(BATCH, "handler" => name()),
             // In the order of `Stage`.
             stages: Stage::ALL.map(|part| stage(part.as_str())),
@@ -389,6 +400,12 @@ impl HandlerMetrics {
 
     pub(crate) fn rolled_back(&self) {
         self.rolled_back.increment(1);
+    }
+
+    pub(crate) fn promises(&self, promised: u64, kept: u64, broken: u64) {
+        for (counter, more) in self.promises.iter().zip([promised, kept, broken]) {
+            counter.increment(more);
+        }
     }
 
     pub(crate) fn called(&self, cpu: Duration, memory_bytes: usize) {

@@ -67,6 +67,15 @@ pub enum ConflictPolicy {
     Ignore,
 }
 
+/// How a handler's statements are answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SqlMode {
+    /// Ahead of the database where it is known what it will say: its answers are compared before anything is committed.
+    Ahead,
+    /// By the database.
+    Await,
+}
+
 /// The shortest window: shorter than what any source may take to deliver again.
 const DEDUP_WINDOW_MIN: Duration = Duration::from_secs(1);
 
@@ -202,6 +211,8 @@ pub struct HandlerConfig {
     pub baton: String,
     /// Where messages go that the handler publishes without naming a target.
     pub target: Option<String>,
+    /// How its statements are answered.
+    pub sql: SqlMode,
     /// As whom its statements run, and what they may do.
     pub rights: Rights,
     /// True if its messages may be run again long after, on the same rows, and are to take the same effect: `check` then looks
@@ -305,6 +316,7 @@ pub(super) fn check_handler(
             NAME_HINT.to_owned(),
         );
     }
+    let sql = check_sql(&section);
     let target = section.text("target");
     if let Some(target) = target
         && !target_names.iter().any(|name| *name == target)
@@ -353,6 +365,7 @@ pub(super) fn check_handler(
         batch,
         baton: baton.to_owned(),
         target: target.map(str::to_owned),
+        sql,
         rights,
         replayable,
         migrations,
@@ -362,6 +375,21 @@ pub(super) fn check_handler(
 
 /// The text in place of a file's path that makes the store the component's owner.
 const STORE: &str = "store";
+
+fn check_sql(section: &Section<'_>) -> SqlMode {
+    match section.text("sql") {
+        None | Some("ahead") => SqlMode::Ahead,
+        Some("await") => SqlMode::Await,
+        Some(other) => {
+            section.problem(
+                "sql",
+                format!("`{other}` is not a way to answer statements"),
+                "write `\"ahead\"` or `\"await\"`".to_owned(),
+            );
+            SqlMode::Ahead
+        }
+    }
+}
 
 fn check_sha256(section: &Section<'_>) -> Option<ComponentDigest> {
     let text = section.text("sha256")?;

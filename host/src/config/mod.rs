@@ -18,6 +18,7 @@ pub use admin::{AdminConfig, check_token};
 pub use checked::{CacheConfig, Config, JetStreamConfig, SourceConfig, SourceKind, StoreConfig};
 pub use handler::{
     Batch, ComponentPlace, ConflictPolicy, Dedup, HandlerConfig, Late, OnDead, Order, Retry,
+    SqlMode,
 };
 pub use outbox::{OutboxConfig, TargetConfig, TargetKind};
 pub use problem::{ConfigError, Problem};

@@ -25,7 +25,7 @@ use super::{Called, HandlerOptions, LoadError, Verdict, text};
 use crate::fault;
 use crate::message::{ComponentDigest, Message};
 use crate::metrics;
-use crate::store::Tx;
+use crate::store::{Misled, Tx};
 
 /// The most resource handles that a guest can hold.
 pub const HANDLES_MAX: usize = 1_000;
@@ -77,6 +77,11 @@ impl Handler {
     pub(crate) fn watched_by(mut self, watch: Arc<Watch>) -> Self {
         self.watch = Some(watch);
         self
+    }
+
+    /// True if somebody sees its calls to the host.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.watch.is_some()
     }
 
     /// Returns the handler's name, consumer, limits and configuration.
@@ -143,6 +148,7 @@ impl Handler {
                 cpu: Duration::ZERO,
                 memory_bytes: 0,
                 executed: 0,
+                is_unsettled: false,
             };
         }
         let limits = &self.options.limits;
@@ -187,6 +193,7 @@ impl Handler {
         let ended = tokio::time::timeout(limits.time, run).await;
 
         let state = wasm_store.into_data();
+        let is_unsettled = state.tx.is_unsettled();
         let (tx, verdict) = match ended {
             Err(_) => {
                 drop(state.tx);
@@ -233,6 +240,7 @@ impl Handler {
             cpu: meter.spent(),
             memory_bytes: state.limiter.memory_bytes(),
             executed: state.executed,
+            is_unsettled,
         }
     }
 
@@ -243,6 +251,11 @@ impl Handler {
         if error.is::<Broken>() {
             return Verdict::Host {
                 text: Broken.to_string(),
+            };
+        }
+        if let Some(misled) = error.downcast_ref::<Misled>() {
+            return Verdict::Host {
+                text: misled.to_string(),
             };
         }
         let trap = error.downcast_ref::<Trap>();

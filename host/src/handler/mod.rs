@@ -141,6 +141,8 @@ pub struct Called {
     pub memory_bytes: usize,
     /// How many statements it executed, those of `execute-many` once for each row. Queries do not count.
     pub executed: usize,
+    /// Statements were answered ahead (`Tx::is_unsettled`) and not compared when it ended: its verdict may follow from a wrong answer.
+    pub is_unsettled: bool,
 }
 
 /// Why a component cannot serve as a handler: what it wants, what the host has, what to do.

@@ -40,7 +40,7 @@ impl sql::Host for State {
         let result = self.tx.execute(&statement, &params).await;
         self.answer(|_| None, &result);
         self.after_sql();
-        Ok(result.map_err(|error| self.refuse(error)))
+        self.hand_over(result)
     }
 
     async fn execute_many(
@@ -60,7 +60,7 @@ impl sql::Host for State {
         let result = self.tx.execute_many(&statement, &rows).await;
         self.answer(|_| None, &result);
         self.after_sql();
-        Ok(result.map_err(|error| self.refuse(error)))
+        self.hand_over(result)
     }
 
     async fn query(
@@ -81,9 +81,7 @@ impl sql::Host for State {
         self.answer(|result| Some(result.rows.len()), &result);
         self.after_sql();
         let bytes_max = self.options.limits.result_bytes;
-        Ok(result
-            .and_then(|result| lower_result(result, bytes_max))
-            .map_err(|error| self.refuse(error)))
+        self.hand_over(result.and_then(|result| lower_result(result, bytes_max)))
     }
 
     async fn begin_savepoint(
@@ -102,13 +100,11 @@ impl sql::Host for State {
                 )
             })));
         }
-        Ok(match self.tx.begin_savepoint().await {
-            Ok(savepoint) => {
-                self.outbox.savepoint_begun(savepoint);
-                Ok(Resource::new_own(savepoint.0))
-            }
-            Err(error) => Err(self.refuse(error)),
-        })
+        let begun = self.tx.begin_savepoint().await.map(|savepoint| {
+            self.outbox.savepoint_begun(savepoint);
+            Resource::new_own(savepoint.0)
+        });
+        self.hand_over(begun)
     }
 
     async fn open_cursor(
@@ -137,13 +133,11 @@ impl sql::Host for State {
         let opened = self.tx.open_cursor(&statement, &params).await;
         self.answer(|_| None, &opened);
         self.after_sql();
-        Ok(match opened {
-            Ok((cursor, columns)) => {
-                self.cursor_columns.insert(cursor, columns);
-                Ok(Resource::new_own(cursor.0))
-            }
-            Err(error) => Err(self.refuse(error)),
-        })
+        let opened = opened.map(|(cursor, columns)| {
+            self.cursor_columns.insert(cursor, columns);
+            Resource::new_own(cursor.0)
+        });
+        self.hand_over(opened)
     }
 }
 
@@ -159,7 +153,7 @@ impl sql::HostSavepoint for State {
         if result.is_ok() {
             self.outbox.savepoint_released(savepoint);
         }
-        Ok(result.map_err(|error| self.refuse(error)))
+        self.hand_over(result)
     }
 
     async fn rollback(
@@ -167,16 +161,14 @@ impl sql::HostSavepoint for State {
         savepoint: Resource<sql::Savepoint>,
     ) -> wasmtime::Result<Result<(), types::Error>> {
         self.reach("savepoint.rollback", None).await?;
-        Ok(self
-            .roll_back(Savepoint(savepoint.rep()))
-            .await
-            .map_err(|error| self.refuse(error)))
+        let result = self.roll_back(Savepoint(savepoint.rep())).await;
+        self.hand_over(result)
     }
 
     async fn drop(&mut self, savepoint: Resource<sql::Savepoint>) -> wasmtime::Result<()> {
         // There is nobody to tell: a failure leaves the transaction aborted, and for one that has ended there is nothing to do.
         let _ = self.roll_back(Savepoint(savepoint.rep())).await;
-        Ok(())
+        self.unless_misled()
     }
 }
 
@@ -212,16 +204,14 @@ impl sql::HostCursor for State {
         let bytes_max = limits.result_bytes;
         let rows = self.tx.fetch_cursor(Cursor(cursor.rep()), fetch).await;
         self.after_sql();
-        Ok(rows
-            .and_then(|rows| lower_rows(rows, bytes_max))
-            .map_err(|error| self.refuse(error)))
+        self.hand_over(rows.and_then(|rows| lower_rows(rows, bytes_max)))
     }
 
     async fn drop(&mut self, cursor: Resource<sql::Cursor>) -> wasmtime::Result<()> {
         let cursor = Cursor(cursor.rep());
         self.cursor_columns.remove(&cursor);
         self.tx.close_cursor(cursor).await;
-        Ok(())
+        self.unless_misled()
     }
 }
 
@@ -232,6 +222,22 @@ impl State {
         self.tx.roll_back_savepoint(savepoint).await?;
         self.outbox.savepoint_rolled_back(savepoint);
         Ok(())
+    }
+
+    /// Gives a statement's result to the guest, unless the guest was misled before: then it comes no further.
+    fn hand_over<T>(
+        &mut self,
+        result: Result<T, SqlError>,
+    ) -> wasmtime::Result<Result<T, types::Error>> {
+        self.unless_misled()?;
+        Ok(result.map_err(|error| self.refuse(error)))
+    }
+
+    fn unless_misled(&self) -> wasmtime::Result<()> {
+        match self.tx.misled() {
+            Some(misled) => Err(misled.into()),
+            None => Ok(()),
+        }
     }
 
     /// Counts statements towards the call's limit, before they are run.

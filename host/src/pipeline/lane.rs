@@ -10,6 +10,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 use super::HandlerContext;
+use super::ahead::after_misled;
 use super::batch::{around, halves, without_twins};
 use super::dispatch::Drain;
 use super::order;
@@ -142,6 +143,7 @@ impl Lane {
         let mut work: VecDeque<Vec<Member>> = work.into_iter().flat_map(apart).collect();
         let mut pause = Pause::from(self.pause_min);
         let mut is_first = true;
+        let mut misled_times = 0;
         while let Some(batch) = work.pop_front() {
             if self.drain.is_draining() && !is_first {
                 self.give_back(batch.into_iter().chain(work.into_iter().flatten()))
@@ -206,6 +208,11 @@ impl Lane {
                     self.handler.sizes.too_long(fitting);
                     let rest = batch.split_off(fitting);
                     again(&mut work, [batch, rest]);
+                }
+                Processed::Misled { batch, misled } => {
+                    misled_times += 1;
+                    let parts = after_misled(batch, misled, misled_times, &mut work);
+                    again(&mut work, parts);
                 }
                 Processed::Failed {
                     batch,
@@ -305,6 +312,7 @@ impl Lane {
                     incoming: Arc::clone(&delivery.incoming),
                 },
                 payload_hash: ShortHash::of_payload(&delivery.incoming.payload),
+                is_awaited: false,
                 delivery,
             }),
             Err(reason) => Err(Box::new(Doomed {

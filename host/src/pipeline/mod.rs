@@ -4,6 +4,7 @@
 //! **Invariant**: every delivery taken from the source is answered, held for a retry, or dropped so that the source
 //! delivers it again.
 
+mod ahead;
 mod batch;
 mod by_hand;
 mod counters;

@@ -5,9 +5,10 @@
 
 use std::time::Duration;
 
+use super::ahead::believed;
 use super::batch::Took;
 use super::logged::RunLogs;
-use super::policy::{Failure, Outcome, classify};
+use super::policy::{Failure, Outcome};
 use super::trace::RunTrace;
 use super::{HandlerContext, order};
 use crate::fault;
@@ -15,7 +16,8 @@ use crate::message::{ComponentDigest, Message, ShortHash};
 use crate::metrics::{Stage, Stages};
 use crate::source::{Delivery, SourceError};
 use crate::store::{
-    Claim, ClaimRequest, CommitError, Committed, Connection, Ended, OutboxRow, StoreError, Tx,
+    Claim, ClaimRequest, CommitError, Committed, Connection, Ended, Misled, OutboxRow, StoreError,
+    Tx,
 };
 
 /// A delivery whose message id was found.
@@ -27,6 +29,8 @@ pub(crate) struct Member {
     pub(crate) message: Message,
     /// Of the payload.
     pub(crate) payload_hash: ShortHash,
+    /// Its statements are waited for: in an earlier run an answer that was given ahead was wrong.
+    pub(crate) is_awaited: bool,
 }
 
 /// How a batch ended.
@@ -54,6 +58,13 @@ pub(crate) enum Processed {
         batch: Vec<Member>,
         /// From 1, and fewer than all.
         fitting: usize,
+    },
+    /// Nothing of it stays, because a handler was told something that is not so; nobody is to blame.
+    Misled {
+        /// All members, in their order.
+        batch: Vec<Member>,
+        /// Whose handler.
+        misled: Misled,
     },
     /// Nothing of it stays, because of one member.
     Failed {
@@ -153,6 +164,9 @@ pub(crate) async fn process(
                 continue;
             }
             Claim::Conflict { stored } => {
+                if let Err(misled) = handler.settle(&mut tx).await {
+                    return handler.misled(Some(tx), batch, misled).await;
+                }
                 if let Err(why) = handler.bury_conflict(&mut tx, member, stored, digest).await {
                     return (tx.rollback().await, Processed::Again { batch, why });
                 }
@@ -166,11 +180,15 @@ pub(crate) async fn process(
         }
         calls.note(member.message.id.as_str(), attempt);
         trace.calls(index);
-        let called = handler
+        handler.begin_run(&mut tx, &component, index, member, attempt);
+        let mut called = handler
             .call(&component, tx, member, attempt, &mut took)
             .await;
         fault::point_of("after-handler", &member.message.id);
-        let outcome = classify(&called);
+        let outcome = match believed(&mut called, index).await {
+            Ok(outcome) => outcome,
+            Err(misled) => return handler.misled(called.tx, batch, misled).await,
+        };
         trace.called(index, &called, &outcome);
         logs.push(called.log.in_trace(trace.own_trace(index)));
         match outcome {
@@ -209,6 +227,10 @@ pub(crate) async fn process(
         };
     }
 
+    // What handlers were told ahead is compared before anything is believed or committed.
+    if let Err(misled) = handler.settle(&mut tx).await {
+        return handler.misled(Some(tx), batch, misled).await;
+    }
     stages.ends(Stage::Handle);
     trace.ends(Stage::Handle);
 

@@ -147,6 +147,10 @@ impl Lane {
                             suspect = batch.pop()?;
                             StoreError::Busy("a single message is never too long".into())
                         }
+                        Processed::Misled { mut batch, misled } => {
+                            suspect = batch.pop()?;
+                            StoreError::Busy(misled.to_string())
+                        }
                     }
                 }
                 Ok(Mark::Elsewhere) => {

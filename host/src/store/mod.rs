@@ -4,6 +4,7 @@
 //! **Invariant**: a connection is bare and has one owner; there is no pool, and nothing but its opening is raced against
 //! a timeout.
 
+mod ahead;
 mod calendar;
 mod catalogue;
 mod checkpoint;
@@ -35,6 +36,7 @@ mod value;
 use std::fmt;
 use std::path::PathBuf;
 
+pub use ahead::{Misled, Promises, Run};
 pub use catalogue::{Filled, Table, TableColumn};
 pub use checkpoint::Checkpoint;
 pub use connection::Connection;

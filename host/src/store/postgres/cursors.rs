@@ -47,6 +47,7 @@ impl CursorSession for PostgresSession {
         statement: &str,
         params: &[Value],
     ) -> Result<(Cursor, Arc<[Column]>), SqlError> {
+        self.settle_first().await?;
         self.refuse_if_aborted()?;
         let cursor = self.tx.cursors.next()?;
         if !self.check(statement).await?.reads {
@@ -85,6 +86,7 @@ impl CursorSession for PostgresSession {
         cursor: Cursor,
         limits: FetchLimits,
     ) -> Result<Vec<Vec<Value>>, SqlError> {
+        self.settle_first().await?;
         self.refuse_if_aborted()?;
         let kept = self.tx.cursors.get(cursor)?;
         let (prepared, mut pace) = (kept.prepared.clone(), kept.pace);
@@ -214,6 +216,7 @@ impl PostgresSession {
         if left.is_empty() {
             return Ok(());
         }
+        self.settle_first().await?;
         let mut text = String::new();
         for cursor in left {
             let _ = write!(text, "CLOSE {};", name(cursor));

@@ -7,6 +7,7 @@
 //! **Invariant**: after any error that came from the server inside a transaction, no more of it is sent but ROLLBACK, to
 //! a savepoint that was begun before it or of the whole.
 
+mod ahead;
 mod catalogue;
 mod checkpoint;
 mod claims;
@@ -41,6 +42,7 @@ use futures_util::TryStreamExt as _;
 use sqlx::postgres::{PgConnectOptions, PgRow};
 use sqlx::{AssertSqlSafe, Connection as _, Either, PgConnection, Row as _};
 
+use ahead::{Ahead, Counts};
 pub(super) use connect::{display, look};
 use cursors::PostgresCursor;
 use errors::Class;
@@ -51,6 +53,7 @@ pub(super) use scratch::PostgresScratch;
 use statements::{Prepared, Statements};
 pub(super) use url::parse;
 
+use super::ahead::AheadSession as _;
 use super::text::{clean_reason, headers_to_json, instant_to_text};
 use super::{
     Baton, Claim, ClaimAs, ClaimRequest, CommitError, Counters, HandlerMigration, OutboxRow,
@@ -87,6 +90,8 @@ pub struct PostgresSession {
     /// Numbers of components that are committed.
     components: HashMap<ComponentDigest, i32>,
     tx: TxState,
+    /// How many rows statements of the handler affect.
+    counts: Counts,
     /// The lock of a suspect's run that this session holds.
     run_lock: Option<i32>,
     /// What is prepared may be out of date: a table was changed.
@@ -116,6 +121,8 @@ struct TxState {
     changed_tables: bool,
     /// A statement of the handler's was run, so the state is checked before the commit.
     ran: bool,
+    /// What handlers were told before the server had answered.
+    ahead: Ahead,
     /// Numbers of components that this transaction made or found.
     components: Vec<(ComponentDigest, i32)>,
 }
@@ -140,6 +147,7 @@ impl PostgresSession {
             learned: None,
             components: HashMap::new(),
             tx: TxState::default(),
+            counts: Counts::default(),
             run_lock: None,
             is_stale: false,
             broken: false,
@@ -419,7 +427,16 @@ impl Session for PostgresSession {
     }
 
     async fn execute(&mut self, statement: &str, params: &[Value]) -> Result<u64, SqlError> {
-        self.run(statement, params, None).await
+        if let Some(count) = self.answer_ahead(statement, params)? {
+            if self.waits_for_much() {
+                self.settle_first().await?;
+            }
+            return Ok(count);
+        }
+        self.settle_first().await?;
+        let count = self.run(statement, params, None).await?;
+        self.count(statement, count);
+        Ok(count)
     }
 
     async fn query(
@@ -428,6 +445,7 @@ impl Session for PostgresSession {
         params: &[Value],
         rows_max: u64,
     ) -> Result<ResultSet, SqlError> {
+        self.settle_first().await?;
         let mut sink = RowSink::new(rows_max);
         self.run(statement, params, Some(&mut sink)).await?;
         match sink.failure {
@@ -441,18 +459,22 @@ impl Session for PostgresSession {
         statement: &str,
         rows: &[Vec<Value>],
     ) -> Result<Vec<u64>, SqlError> {
+        self.settle_first().await?;
         self.run_many(statement, rows).await
     }
 
     async fn begin_savepoint(&mut self) -> Result<Savepoint, SqlError> {
+        self.settle_first().await?;
         self.open_savepoint().await
     }
 
     async fn release_savepoint(&mut self, savepoint: Savepoint) -> Result<(), SqlError> {
+        self.settle_first().await?;
         self.keep_savepoint(savepoint).await
     }
 
     async fn roll_back_savepoint(&mut self, savepoint: Savepoint) -> Result<(), SqlError> {
+        self.settle_first().await?;
         self.undo_savepoint(savepoint).await
     }
 
@@ -528,6 +550,10 @@ impl Session for PostgresSession {
             Some(StoreError::Busy(text) | StoreError::Unavailable(text)) => {
                 return Err(CommitError::Busy(text.clone()));
             }
+            // Whoever commits settles first; without that, what waits was not run.
+            _ if self.is_unsettled() => {
+                return Err(CommitError::Busy("statements wait to be sent".into()));
+            }
             _ if self.tx.aborted => return Err(CommitError::Refused(records::aborted())),
             _ if self.tx.savepoints.open() > 0 => {
                 return Err(CommitError::Refused(records::open_savepoint()));
@@ -536,6 +562,7 @@ impl Session for PostgresSession {
         }
         self.check_and_commit().await?;
         self.components.extend(self.tx.components.drain(..));
+        self.learn_counts();
         self.tx = TxState::default();
         Ok(())
     }

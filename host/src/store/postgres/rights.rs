@@ -249,6 +249,14 @@ impl PostgresSession {
         Ok(())
     }
 
+    /// Returns the command that sets the handler's role, if it has one and it is not set.
+    pub(super) fn role_to_enter(&self) -> Option<String> {
+        match &self.rights.role {
+            Some(role) if !self.tx.in_role => Some(set_role(role)),
+            _ => None,
+        }
+    }
+
     /// Ends the role for statements of the host's own between those of handlers; the next one sets it again.
     pub(in crate::store) async fn leave_role(&mut self) -> Result<(), StoreError> {
         if !self.tx.in_role || self.tx.aborted {

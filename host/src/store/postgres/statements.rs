@@ -54,6 +54,11 @@ impl Prepared {
         }
     }
 
+    /// Its number on the connection. None is given twice.
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
     fn name(number: u64) -> String {
         format!("hapax_{number}")
     }
