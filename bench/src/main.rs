@@ -1,126 +1,103 @@
-//! What `cargo xtask bench` measures hapax against: a consumer as a careful engineer writes it by hand, in one file.
+//! What `cargo xtask bench` measures hapax against: consumers as a careful engineer writes them by hand.
 //!
-//! Each message goes through a transaction of its own: the id is inserted, then the account updated; the message is acknowledged
-//! after the commit. 32 messages at a time, each on a connection that it need not wait for; statements are prepared once a
-//! connection.
+//! With `--batch 1` each message goes through a transaction of its own, `--at-once` of them at a time, each on a connection that it
+//! need not wait for. With more, messages are committed in groups: one transaction claims all ids, then runs each message's
+//! statements, behind a lock that keeps two groups from waiting for each other's rows. Acknowledged is after the commit.
 //!
 //! **Invariant**: nothing here is slower than it has to be for what it promises, and nothing here comes from hapax.
 
-use std::str::FromStr as _;
-use std::sync::Arc;
+mod c_api;
+mod jetstream;
+mod latency;
+mod postgres;
+mod sqlite;
+mod statements;
+
+use std::io::Write as _;
 
 use anyhow::{Context as _, bail};
-use async_nats::jetstream::consumer::{AckPolicy, pull};
-use async_nats::jetstream::{self, Message};
-use futures_util::StreamExt as _;
-use sqlx::postgres::PgConnectOptions;
-use sqlx::{ConnectOptions as _, Connection as _, PgConnection};
-use tokio::sync::Mutex;
-use tokio::task::JoinSet;
+use clap::Parser;
+use serde_json::json;
 
-/// Messages in work at the same time.
-const AT_ONCE: usize = 32;
-/// Messages that are asked for at a time, so that no connection waits for the broker.
-const FETCH: usize = 256;
+/// Process messages as one would without hapax
+#[derive(Parser)]
+struct Arguments {
+    /// The database: `postgres://..` or `sqlite:FILE`
+    #[arg(long)]
+    database: String,
+    /// The server of the stream. Without one, the messages stand in the database's table `queue`
+    #[arg(long, requires = "stream")]
+    broker: Option<String>,
+    #[arg(long)]
+    stream: Option<String>,
+    #[arg(long, default_value = "plain")]
+    durable: String,
+    /// How many messages to process
+    #[arg(long)]
+    messages: u64,
+    /// Connections in work at the same time
+    #[arg(long, default_value_t = 32)]
+    at_once: usize,
+    /// Messages in one transaction, at the most
+    #[arg(long, default_value_t = 1)]
+    batch: usize,
+    /// What is done for a message
+    #[arg(long, value_enum, default_value_t = Work::Execute)]
+    work: Work,
+    /// A loop over SQLite's C API, without messages: as many accounts as the database has, drawn from this number
+    #[arg(long, value_name = "SEED")]
+    c_api: Option<u64>,
+}
 
-#[derive(serde::Deserialize)]
-struct Credit {
-    account: String,
-    amount: i64,
+/// What is done for a message, after its id was claimed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Work {
+    /// One statement.
+    Execute,
+    /// A query, a decision, two statements.
+    ReadWrite,
+    /// One statement for all messages of a group.
+    Set,
+}
+
+/// A message's payload.
+#[derive(Debug, serde::Deserialize)]
+pub(crate) struct Credit {
+    pub(crate) account: String,
+    pub(crate) amount: i64,
 }
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [database, broker, stream, durable, messages] = &arguments[..] else {
-        bail!("usage: plain-consumer DATABASE_URL NATS_URL STREAM DURABLE MESSAGES");
+    let arguments = Arguments::parse();
+    if let Some(seed) = arguments.c_api {
+        let file = sqlite::file(&arguments.database)?;
+        let rate = c_api::run(
+            file,
+            arguments.messages,
+            arguments.batch,
+            arguments.work,
+            seed,
+        )?;
+        return print(&json!({ "msgs_per_s": rate }));
+    }
+    if arguments.batch == 0 || arguments.at_once == 0 {
+        bail!("`--batch` and `--at-once` begin at 1");
+    }
+    if arguments.work == Work::Set && arguments.batch == 1 {
+        bail!("`--work set` needs a `--batch` of more than 1");
+    }
+    let latencies = if arguments.database.starts_with("sqlite:") {
+        sqlite::run(&arguments).await?
+    } else {
+        postgres::run(&arguments).await?
     };
-    let mut left: u64 = messages.parse().context("MESSAGES is not a number")?;
-
-    let client = async_nats::connect(broker.as_str()).await?;
-    let consumer = jetstream::new(client.clone())
-        .create_consumer_on_stream(
-            pull::Config {
-                durable_name: Some(durable.clone()),
-                ack_policy: AckPolicy::Explicit,
-                ..Default::default()
-            },
-            stream.as_str(),
-        )
-        .await?;
-    let deliveries = consumer
-        .stream()
-        .max_messages_per_batch(FETCH)
-        .messages()
-        .await?;
-    let deliveries = Arc::new(Mutex::new(deliveries));
-
-    let options = PgConnectOptions::from_str(database)?.disable_statement_logging();
-    let (applied, mut reports) = tokio::sync::mpsc::unbounded_channel();
-    let mut workers = JoinSet::new();
-    for _ in 0..AT_ONCE {
-        let mut connection = options.connect().await?;
-        let deliveries = Arc::clone(&deliveries);
-        let applied = applied.clone();
-        workers.spawn(async move {
-            loop {
-                let next = deliveries.lock().await.next().await;
-                let message = next.context("the stream of deliveries ended")??;
-                let fresh = process(&mut connection, &message).await?;
-                message.ack().await.map_err(anyhow::Error::from_boxed)?;
-                applied.send(fresh)?;
-            }
-        });
-    }
-
-    while left > 0 {
-        tokio::select! {
-            // A report that is not received in this turn is received in the next.
-            Some(fresh) = reports.recv() => left -= u64::from(fresh),
-            // A worker ends only with an error.
-            Some(ended) = workers.join_next() => {
-                let result: anyhow::Result<()> = ended?;
-                return result;
-            }
-        }
-    }
-    // The acknowledgements are on their way, and arrive before the process ends.
-    client.flush().await?;
-    Ok(())
+    print(&json!({
+        "p50_ms": latencies.quantile_ms(0.5),
+        "p99_ms": latencies.quantile_ms(0.99),
+    }))
 }
 
-/// Applies one message. False: it was applied before.
-async fn process(connection: &mut PgConnection, message: &Message) -> anyhow::Result<bool> {
-    let headers = message
-        .headers
-        .as_ref()
-        .context("a message has no headers")?;
-    let id = headers
-        .get("Nats-Msg-Id")
-        .context("a message has no id")?
-        .as_str();
-    let credit: Credit = serde_json::from_slice(&message.payload)?;
-
-    let mut tx = connection.begin().await?;
-    let fresh = sqlx::query(
-        "INSERT INTO processed_messages (message_id) VALUES ($1) ON CONFLICT DO NOTHING",
-    )
-    .bind(id)
-    .execute(&mut *tx)
-    .await?
-    .rows_affected()
-        == 1;
-    if fresh {
-        let updated = sqlx::query("UPDATE accounts SET balance = balance + $1 WHERE id = $2")
-            .bind(credit.amount)
-            .bind(&credit.account)
-            .execute(&mut *tx)
-            .await?
-            .rows_affected();
-        if updated == 0 {
-            bail!("account `{}` does not exist", credit.account);
-        }
-    }
-    tx.commit().await?;
-    Ok(fresh)
+fn print(figures: &serde_json::Value) -> anyhow::Result<()> {
+    writeln!(std::io::stdout(), "{figures}").context("cannot print the figures")
 }

@@ -22,6 +22,7 @@ const PROMISES: &str = "hapax_statements_ahead_total";
 const LIMITS: &str = "hapax_limits_met_total";
 const BATCH: &str = "hapax_batch_messages";
 const STAGES: &str = "hapax_stage_duration_seconds";
+const ANSWERED: &str = "hapax_message_duration_seconds";
 const CPU: &str = "hapax_handler_cpu_seconds";
 const MEMORY: &str = "hapax_handler_memory_bytes";
 const COMPONENT: &str = "hapax_component_info";
@@ -55,6 +56,12 @@ enum Kind {
 const SECONDS: &[f64] = &[
     0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
     5.0, 10.0,
+];
+/// Close enough to read a percentile off.
+const SECONDS_FINE: &[f64] = &[
+    0.000_1, 0.000_2, 0.000_3, 0.000_5, 0.000_7, 0.001, 0.001_5, 0.002, 0.003, 0.004, 0.005, 0.007,
+    0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 1.0, 2.0, 5.0, 10.0,
+    60.0,
 ];
 const MESSAGES: &[f64] = &[1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0];
 const BYTES: &[f64] = &[
@@ -125,6 +132,12 @@ const ALL: &[(&str, Kind, Unit, &str)] = &[
         Kind::Histogram(SECONDS),
         Unit::Seconds,
         "duration of a stage of a committed transaction",
+    ),
+    (
+        ANSWERED,
+        Kind::Histogram(SECONDS_FINE),
+        Unit::Seconds,
+        "from the delivery of a message to this host until its acknowledgement was on its way",
     ),
     (
         CPU,

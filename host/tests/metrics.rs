@@ -169,6 +169,11 @@ async fn what_happened_is_counted(kind: StoreKind, source: SourceSort) {
             "hapax_stage_duration_seconds_count{handler=\"subject\",stage=\"ack\"}",
             6.0,
         ),
+        // Dead letters are not acknowledged.
+        (
+            "hapax_message_duration_seconds_count{handler=\"subject\"}",
+            6.0,
+        ),
         // Each run, the failed ones too.
         ("hapax_handler_cpu_seconds_count{handler=\"subject\"}", 9.0),
         ("hapax_handler_memory_bytes_count{handler=\"subject\"}", 9.0),

@@ -1,26 +1,38 @@
-//! `cargo xtask bench`: the same messages through hapax and through a consumer written by hand, side by side.
+//! `cargo xtask bench`: the same messages through hapax, through consumers written by hand, and through the database alone.
 //!
 //! **Invariant**: a rate counts only if every account ended with the sum that was computed from the messages.
-//! **Invariant**: both sides read one stream and write to one server, in turns that alternate, so that neither has the quieter
-//! machine; keys are drawn at random from a printed seed, since keys that never meet would hide deadlocks.
+//! **Invariant**: all sides write to one server, in turns that alternate, so that none has the quieter machine; keys are drawn at
+//! random from a printed seed, since keys that never meet would hide deadlocks.
 
 mod askers;
+mod by_hand;
+mod cpu;
 mod database;
 mod figures;
+mod hapax;
+mod latency;
 mod messages;
-mod shapes;
+mod pgbench;
+mod plot;
+mod scenario;
+mod scrape;
+mod selection;
+mod sent;
 
+use std::collections::BTreeMap;
 use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::process::ExitCode;
 
-use anyhow::{Context as _, bail};
-use serde_json::Value;
+use anyhow::Context as _;
+use tokio::runtime::Runtime;
 
-use self::database::{Database, Databases, Run, StoreKind};
-use self::figures::{Figures, Pair};
-use self::messages::{Keys, Load, Messages};
+use self::database::Databases;
+use self::figures::{Figures, Samples};
+use self::messages::Load;
+use self::scenario::{Compared, Place, Scenario, Work};
+use self::sent::Sent;
 use crate::services::{nats, postgres};
 use crate::wasm_target::WasmTarget;
 use crate::{cargo, guests, process};
@@ -30,13 +42,12 @@ const SOURCE: &str = "bench";
 const HANDLER: &str = "credit";
 /// The stream of messages whose handler never ends, for a handler of that name.
 const LOOPS: &str = "LOOPS";
-/// The role of the shapes named so.
+/// The role of the scenarios named so.
 const ROLE: &str = "hapax_bench";
-/// Few enough accounts that messages in work meet on them.
-const USUAL: Load = Load {
-    keys: Keys::Uniform(1_000),
-    rejects: 0,
-};
+/// The component of the world `batch-handler`, below the repository's root.
+const BATCH_COMPONENT: &str = "examples/credit-accounts/credit-accounts.wasm";
+/// The default of `batch.max`, for whom is compared at the same size.
+const BATCH_MAX: usize = 50;
 
 /// What `cargo xtask bench` was asked for.
 #[derive(Debug)]
@@ -47,16 +58,18 @@ pub(crate) struct Options {
     pub(crate) runs: u32,
     /// Decides accounts and amounts.
     pub(crate) seed: Option<u64>,
-    /// All load shapes instead of the usual one.
-    pub(crate) shapes: bool,
-    /// Of these only the first, and those whose name contains this.
-    pub(crate) only: Option<String>,
+    /// Patterns of the scenarios to run.
+    pub(crate) only: Vec<String>,
     /// How many claims a full table holds.
     pub(crate) claims: u32,
     /// Another build of hapax.
     pub(crate) baseline: Option<PathBuf>,
-    /// One JSON object instead of a table.
+    /// One JSON object a scenario instead of tables.
     pub(crate) json: bool,
+    /// Where to draw throughput against batch size, lanes and claims.
+    pub(crate) plot: Option<PathBuf>,
+    /// Only the names.
+    pub(crate) list: bool,
 }
 
 /// Runs the bench.
@@ -64,6 +77,12 @@ pub(crate) struct Options {
 /// # Errors
 /// Also if a sum is wrong.
 pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<ExitCode> {
+    let mut scenarios = scenario::all(options.claims, options.messages);
+    if options.list {
+        print(&scenario::names(&scenarios))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    select(root, options, &mut scenarios)?;
     let seed = options.seed.unwrap_or_else(|| rand::random::<u32>().into());
     guests::build(root, &WasmTarget::prepare()?)?;
     let programs = Programs::build(root)?;
@@ -75,54 +94,160 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<ExitCode> {
         .prefix("hapax-bench-")
         .tempdir()
         .context("cannot make a folder for the bench")?;
-    let bench = Bench {
+    let pgbench = pgbench::find(&postgres_binaries);
+    if pgbench.is_none() {
+        process::say(format_args!(
+            "no `pgbench` beside the server in `{}` or in `PATH`: the ceilings on PostgreSQL are left out",
+            postgres_binaries.display()
+        ));
+    }
+    let mut bench = Bench {
         programs,
         baseline: options.baseline.as_deref(),
-        script: root.join("host/tests/guests/script.wasm"),
+        root,
         folder: folder.path(),
-        component: root.join("examples/credit-account/credit-account.wasm"),
         databases: Databases::new(&postgres.url(), folder.path())?,
         broker: nats.url(),
+        server: postgres.pid(),
+        pgbench,
+        seed,
+        knows_await: false,
+        runtime: tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .context("cannot start talking to the broker")?,
     };
     bench
         .databases
         .at("postgres")
         .run(&format!("CREATE ROLE {ROLE} NOLOGIN"))?;
-    if options.shapes {
-        return shapes::run(&bench, options, seed);
+    bench.knows_await = bench.asks_for_await()?;
+    let figures = rounds(&bench, scenarios, options)?;
+    if let Some(file) = &options.plot {
+        fs::write(file, plot::svg(&figures))
+            .with_context(|| format!("cannot write `{}`", file.display()))?;
+        process::say(format_args!("the plot is in `{}`", file.display()));
     }
-
-    let sent = bench.send("USUAL", options.messages, USUAL, seed)?;
-    let mut figures = Figures {
-        seed,
-        messages: options.messages,
-        pairs: Vec::new(),
+    let text = if options.json {
+        figures.json_lines()
+    } else {
+        figures.tables()
     };
-    for number in 1..=options.runs {
-        let hapax = || {
-            let name = format!("hapax_{number}");
-            Ok::<_, anyhow::Error>(bench.hapax(&name, &sent, &Setting::default())?.rate)
-        };
-        let plain = || bench.plain(&format!("plain_{number}"), &sent);
-        // Who goes second finds a warmer machine: that alternates too.
-        let pair = if number % 2 == 1 {
-            let hapax = hapax()?;
-            Pair {
-                hapax,
-                plain: plain()?,
-            }
-        } else {
-            let plain = plain()?;
-            Pair {
-                hapax: hapax()?,
-                plain,
-            }
-        };
-        eprintln!("    run {number}: {pair}");
-        figures.pairs.push(pair);
-    }
-    figures.print(options.json)?;
+    print(&text)?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn print(text: &str) -> anyhow::Result<()> {
+    std::io::stdout()
+        .write_all(text.as_bytes())
+        .context("cannot print the figures")
+}
+
+/// Leaves the scenarios that were asked for and can be run here.
+fn select(root: &Path, options: &Options, scenarios: &mut Vec<Scenario>) -> anyhow::Result<()> {
+    if options.plot.is_some() && options.only.is_empty() {
+        let drawn: Vec<String> = scenarios
+            .iter()
+            .filter(|one| scenario::is_drawn(one))
+            .map(|one| one.name.clone())
+            .collect();
+        selection::select(scenarios, &drawn)?;
+    } else {
+        selection::select(scenarios, &options.only)?;
+    }
+    if options.baseline.is_none() && scenarios.iter().any(|one| one.setting.is_baseline) {
+        process::say("the scenarios of another build are left out: name it with `--baseline`");
+        scenarios.retain(|one| !one.setting.is_baseline);
+    }
+    if scenarios.iter().any(|one| one.work == Work::Batch) && !root.join(BATCH_COMPONENT).is_file()
+    {
+        process::say(format_args!(
+            "`batch-handler` is left out: there is no component `{BATCH_COMPONENT}`"
+        ));
+        scenarios.retain(|one| one.work != Work::Batch);
+    }
+    Ok(())
+}
+
+/// Runs each scenario once a round, with what it is compared with.
+fn rounds(
+    bench: &Bench<'_>,
+    scenarios: Vec<Scenario>,
+    options: &Options,
+) -> anyhow::Result<Figures> {
+    let mut streams: BTreeMap<Load, Sent> = BTreeMap::new();
+    for scenario in &scenarios {
+        if scenario.compared != Compared::OneAtATime && !streams.contains_key(&scenario.load) {
+            let stream = format!("S{}", streams.len());
+            let sent = bench.send(&stream, options.messages, scenario.load)?;
+            streams.insert(scenario.load, sent);
+        }
+        if scenario.setting.loops > 0 {
+            bench.send_loops(scenario.setting.loops)?;
+        }
+    }
+    let count = scenarios.len();
+    let mut rows: Vec<(Scenario, Samples)> = scenarios
+        .into_iter()
+        .map(|scenario| (scenario, Samples::default()))
+        .collect();
+    for round in 1..=options.runs {
+        let mut beside: BTreeMap<(Place, Work, Load), Samples> = BTreeMap::new();
+        let mut rates: BTreeMap<String, f64> = BTreeMap::new();
+        // Who goes second finds a warmer machine: that alternates.
+        let hapax_first = round % 2 == 1;
+        for (number, (scenario, row)) in rows.iter_mut().enumerate() {
+            process::say(format_args!(
+                "run {round} of {}, scenario {} of {count}: {}",
+                options.runs,
+                number + 1,
+                scenario.name
+            ));
+            let name = format!("r{round}_{number}");
+            if scenario.compared == Compared::OneAtATime {
+                row.extend(&latency::measure(bench, &name, scenario, hapax_first)?);
+                continue;
+            }
+            let sent = streams
+                .get(&scenario.load)
+                .context("every load was sent before")?;
+            let key = (scenario.place, scenario.work, scenario.load);
+            let is_by_hand = scenario.compared == Compared::ByHand;
+            let others = || by_hand::measure(bench, &name, scenario.place, scenario.work, sent);
+            if is_by_hand && !hapax_first && !beside.contains_key(&key) {
+                beside.insert(key, others()?);
+            }
+            let mut samples = hapax::run(bench, &name, scenario, sent)?;
+            if is_by_hand && !beside.contains_key(&key) {
+                beside.insert(key, others()?);
+            }
+            let rate = samples.last("msgs_per_s").context("a run has a rate")?;
+            rates.insert(scenario.name.clone(), rate);
+            let base = match &scenario.compared {
+                Compared::With(base) => rates.get(base).copied(),
+                Compared::ByHand | Compared::OneAtATime => {
+                    let others = beside.get(&key).context("they were measured")?;
+                    samples.extend(others);
+                    for (to, ratio) in [
+                        ("group_commit_msgs_per_s", "ratio_to_group_commit"),
+                        ("ceiling_msgs_per_s", "ratio_to_ceiling"),
+                    ] {
+                        let to = others.last(to);
+                        samples.maybe(ratio, to.map(|to| rate / to));
+                    }
+                    others.last("baseline_msgs_per_s")
+                }
+            };
+            samples.maybe("ratio", base.map(|base| rate / base));
+            row.extend(&samples);
+        }
+    }
+    Ok(Figures {
+        seed: bench.seed,
+        messages: options.messages,
+        runs: options.runs,
+        rows,
+    })
 }
 
 /// The programs of both sides, optimized.
@@ -141,336 +266,20 @@ impl Programs {
     }
 }
 
-/// A stream that holds messages, for every run to read from its start.
-struct Sent {
-    stream: String,
-    messages: Messages,
-    /// The handler's migrations, which make the accounts.
-    migrations: PathBuf,
-}
-
-/// How hapax runs, beside its defaults.
-#[derive(Clone, Debug, Default)]
-struct Setting {
-    /// Lines of the handler's table.
-    handler: &'static str,
-    /// Processes beside the first one.
-    more_hosts: usize,
-    /// Claims that are there before.
-    claims: Claims,
-    store: StoreKind,
-    /// The handler's statements run as `ROLE`.
-    role: bool,
-    /// Beside a handler of so many messages that never end by themselves.
-    loops: u32,
-    /// The admin address is open, and so many ask there at once.
-    asked: Option<u32>,
-    /// With the build to compare with.
-    is_baseline: bool,
-}
-
-/// Claims of earlier messages.
-#[derive(Clone, Copy, Debug, Default)]
-struct Claims {
-    count: u32,
-    /// Half of them are older than the window.
-    half_is_old: bool,
-}
-
-/// What a run of hapax came to.
-#[derive(Clone, Copy, Debug)]
-struct Outcome {
-    /// Messages a second.
-    rate: f64,
-    deadlocks: i64,
-    /// Transactions of which nothing stayed.
-    rolled_back: i64,
-}
-
+/// What all runs share.
 struct Bench<'a> {
     programs: Programs,
     baseline: Option<&'a Path>,
-    /// A handler that does what its messages say.
-    script: PathBuf,
+    /// The repository's root.
+    root: &'a Path,
     folder: &'a Path,
-    component: PathBuf,
     databases: Databases,
     broker: &'a str,
-}
-
-impl Bench<'_> {
-    /// Draws messages and fills a stream with them.
-    fn send(&self, stream: &str, count: u32, load: Load, seed: u64) -> anyhow::Result<Sent> {
-        let messages = Messages::draw(count, load, seed);
-        process::say(format_args!(
-            "sending {count} messages for {} accounts, drawn with seed {seed} (hapax send)",
-            messages.accounts()
-        ));
-        let migrations = self.folder.join(format!("migrations-{stream}"));
-        fs::create_dir(&migrations)
-            .and_then(|()| {
-                fs::write(
-                    migrations.join("0001_accounts.sql"),
-                    database::accounts(messages.accounts()),
-                )
-            })
-            .context("cannot write the handler's migration")?;
-        let lines = self.folder.join(format!("{stream}.jsonl"));
-        fs::write(&lines, messages.lines(&format!("{SOURCE}.{stream}")))
-            .with_context(|| format!("cannot write `{}`", lines.display()))?;
-        let sent = Sent {
-            stream: stream.to_owned(),
-            messages,
-            migrations,
-        };
-        // Only the source matters here.
-        let database = self.databases.at("postgres");
-        let config = self.configuration("send", database, &sent, &Setting::default())?;
-        let answer = process::output(
-            Command::new(&self.programs.hapax)
-                .args(["send", SOURCE, "--envelope", "--json", "--config"])
-                .arg(config)
-                .arg("--lines")
-                .arg(lines),
-        )?;
-        let answer: Value = serde_json::from_str(&answer)
-            .with_context(|| format!("`hapax send --json` answered `{answer}`"))?;
-        if answer["sent"] != count || answer["duplicates"] != 0 {
-            bail!("`hapax send` should have sent {count} and dropped none; it says {answer}");
-        }
-        Ok(sent)
-    }
-
-    /// Fills a stream with messages whose handler never ends.
-    fn send_loops(&self, count: u32, sent: &Sent) -> anyhow::Result<()> {
-        let database = self.databases.at("postgres");
-        let setting = Setting {
-            loops: count,
-            ..Setting::default()
-        };
-        let config = self.configuration("send-loops", database, sent, &setting)?;
-        let lines = self.folder.join("loops.jsonl");
-        let text: String = (0..count)
-            .map(|number| {
-                format!(
-                    "{{\"id\":\"l{number}\",\"subject\":\"{LOOPS}.a\",\"payload\":{{\"steps\":[{{\"loop\":true}}]}}}}\n"
-                )
-            })
-            .collect();
-        fs::write(&lines, text).with_context(|| format!("cannot write `{}`", lines.display()))?;
-        process::run_quietly(
-            Command::new(&self.programs.hapax)
-                .args(["send", LOOPS, "--envelope", "--config"])
-                .arg(config)
-                .arg("--lines")
-                .arg(lines),
-        )
-    }
-
-    /// Has hapax process what was sent, in a database called `name`.
-    fn hapax(&self, name: &str, sent: &Sent, setting: &Setting) -> anyhow::Result<Outcome> {
-        process::say(format_args!("{name}: hapax"));
-        let database = self.databases.create(setting.store, name)?;
-        let config = self.configuration(name, database, sent, setting)?;
-        let admin = askers::free_address()?;
-        self.fill(name, database, &config, setting.claims)?;
-        if setting.role {
-            // The accounts are made by the handler's migration.
-            database.run(&format!(
-                "ALTER DEFAULT PRIVILEGES GRANT SELECT, UPDATE ON TABLES TO {ROLE}"
-            ))?;
-        }
-        let program = match self.baseline.filter(|_| setting.is_baseline) {
-            Some(baseline) => baseline,
-            None => &self.programs.hapax,
-        };
-        let command = || {
-            let mut command = Command::new(program);
-            command
-                .args(["run", "--until-idle", "--config"])
-                .arg(&config)
-                .current_dir(self.folder)
-                .stdin(Stdio::null());
-            if setting.asked.is_some() {
-                command.env("HAPAX_ADMIN__LISTEN", admin.to_string());
-            }
-            command
-        };
-        let is_over = &AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            let askers = setting
-                .asked
-                .filter(|at_once| *at_once > 0)
-                .map(|at_once| scope.spawn(move || askers::ask(admin, at_once, is_over)));
-            let hosts: Vec<_> = (0..setting.more_hosts)
-                .map(|_| scope.spawn(|| process::run_quietly(&mut command())))
-                .collect();
-            let ended = process::run_quietly(&mut command());
-            is_over.store(true, Ordering::SeqCst);
-            ended?;
-            if let Some(askers) = askers {
-                match askers.join() {
-                    Ok(asked) => eprintln!("    {}", asked?),
-                    Err(panic) => std::panic::resume_unwind(panic),
-                }
-            }
-            for host in hosts {
-                match host.join() {
-                    Ok(ended) => ended?,
-                    Err(panic) => std::panic::resume_unwind(panic),
-                }
-            }
-            Ok::<_, anyhow::Error>(())
-        })?;
-        let table = |name| setting.store.table(name);
-        let dead = database.number(&format!("SELECT count(*) FROM {}", table("dead_letters")))?;
-        let doomed = sent.messages.rejects() + setting.loops as usize;
-        if dead != i64::try_from(doomed)? {
-            bail!("{dead} messages are in the dead letters, not {doomed}");
-        }
-        if setting.claims.half_is_old {
-            let kept = database.number(&format!(
-                "SELECT count(*) FROM {} WHERE message_id LIKE 'before-%'",
-                table("processed_messages")
-            ))?;
-            if kept >= i64::from(setting.claims.count) {
-                bail!("nothing was pruned while messages flowed: send more (`--messages`)");
-            }
-            eprintln!(
-                "    {} claims were pruned",
-                i64::from(setting.claims.count) - kept
-            );
-        }
-        let run = database.read(&format!(
-            "{} WHERE message_id NOT LIKE 'before-%' AND consumer = '{name}'",
-            table("processed_messages")
-        ))?;
-        Ok(Outcome {
-            rate: sent.rate(&run)?,
-            deadlocks: run.deadlocks,
-            rolled_back: database.number(&format!(
-                "SELECT CAST(coalesce(sum(rolled_back), 0) AS bigint) FROM {}",
-                table("counters")
-            ))?,
-        })
-    }
-
-    /// Puts claims of earlier messages into the database of a run.
-    fn fill(
-        &self,
-        name: &str,
-        database: Database<'_>,
-        config: &Path,
-        claims: Claims,
-    ) -> anyhow::Result<()> {
-        if claims.count == 0 {
-            return Ok(());
-        }
-        // Makes the tables.
-        process::run_quietly(
-            Command::new(&self.programs.hapax)
-                .args(["prune", "--dry-run", "--config"])
-                .arg(config),
-        )?;
-        let count = claims.count;
-        let days = if claims.half_is_old {
-            "CASE WHEN number % 2 = 0 THEN 30 ELSE 1 END"
-        } else {
-            "1"
-        };
-        let columns = "consumer, message_id, processed_at, outcome, payload_hash";
-        // Ids in no order, as they come.
-        match database.kind() {
-            StoreKind::Postgres => {
-                database.run(&format!(
-                    "INSERT INTO hapax.processed_messages ({columns}) \
-                     SELECT '{name}', 'before-' || md5(number::text), \
-                         now() - {days} * interval '1 day' + number * interval '1 microsecond', 'done', \
-                         decode(md5(number::text), 'hex') \
-                     FROM generate_series(1, {count}) AS number"
-                ))?;
-                database.run("VACUUM ANALYZE hapax.processed_messages")?;
-                database.run("CHECKPOINT")
-            }
-            StoreKind::Sqlite => database.run(&format!(
-                "PRAGMA cache_size = -2000000; \
-                 WITH RECURSIVE numbers (number) AS ( \
-                     SELECT 1 UNION ALL SELECT number + 1 FROM numbers WHERE number < {count}) \
-                 INSERT INTO hapax_processed_messages ({columns}) \
-                 SELECT '{name}', 'before-' || lower(hex(randomblob(16))), \
-                     strftime('%Y-%m-%dT%H:%M:%fZ', 'now', -{days} || ' days'), 'done', randomblob(16) FROM numbers; \
-                 ANALYZE hapax_processed_messages; PRAGMA wal_checkpoint(TRUNCATE)"
-            )),
-        }
-    }
-
-    /// Returns the messages a second that the consumer written by hand processed.
-    fn plain(&self, name: &str, sent: &Sent) -> anyhow::Result<f64> {
-        process::say(format_args!("{name}: the consumer written by hand"));
-        let database = self.databases.create(StoreKind::Postgres, name)?;
-        database.run(&database::accounts(sent.messages.accounts()))?;
-        database.run(database::PROCESSED)?;
-        process::run_quietly(
-            Command::new(&self.programs.plain)
-                .args([&database.url(), self.broker, &sent.stream, name])
-                .arg(sent.messages.count().to_string()),
-        )?;
-        sent.rate(&database.read("processed_messages")?)
-    }
-
-    /// Writes hapax's configuration for one run: all that it does not say has its default.
-    fn configuration(
-        &self,
-        name: &str,
-        database: Database<'_>,
-        sent: &Sent,
-        setting: &Setting,
-    ) -> anyhow::Result<PathBuf> {
-        let quoted = |text: &str| Value::from(text).to_string();
-        let stream = &sent.stream;
-        let text = format!(
-            "[store]\nurl = {}\n\n\
-             [sources.{SOURCE}]\nkind = \"jetstream\"\nurl = {}\nstream = \"{stream}\"\nsubjects = [\"{SOURCE}.{stream}\"]\ncreate = true\n\n\
-             [handlers.{HANDLER}]\ncomponent = {}\nsource = \"{SOURCE}\"\nconsumer = \"{name}\"\nstart = \"all\"\nmigrations = {}\n{}\n",
-            quoted(&database.url()),
-            quoted(self.broker),
-            quoted(&self.component.to_string_lossy()),
-            quoted(&sent.migrations.to_string_lossy()),
-            setting.handler,
-        );
-        let mut text = text;
-        if setting.role {
-            text.push_str(&format!("role = \"{ROLE}\"\n"));
-        }
-        if setting.loops > 0 {
-            // One after another, for as long as the others are processed.
-            text.push_str(&format!(
-                "\n[sources.{LOOPS}]\nkind = \"jetstream\"\nurl = {}\nstream = \"{LOOPS}\"\nsubjects = [\"{LOOPS}.a\"]\ncreate = true\n\n\
-                 [handlers.{LOOPS}]\ncomponent = {}\nsource = \"{LOOPS}\"\nconsumer = \"{name}-loops\"\nstart = \"all\"\nlanes = 1\n\
-                 retry = {{ attempts = 1 }}\nlimits = {{ cpu = \"200ms\" }}\n",
-                quoted(self.broker),
-                quoted(&self.script.to_string_lossy()),
-            ));
-        }
-        let file = self.folder.join(format!("{name}.toml"));
-        fs::write(&file, text).with_context(|| format!("cannot write `{}`", file.display()))?;
-        Ok(file)
-    }
-}
-
-impl Sent {
-    /// Returns the rate of a run whose sums are right.
-    fn rate(&self, run: &Run) -> anyhow::Result<f64> {
-        if run.processed != self.messages.count() {
-            bail!(
-                "{} messages were processed, not {}",
-                run.processed,
-                self.messages.count()
-            );
-        }
-        if let Some((account, found, expected)) = self.messages.first_difference(&run.balances) {
-            bail!("the balance of account `{account}` is {found}, not {expected}");
-        }
-        Ok(run.rate())
-    }
+    /// The database server's process.
+    server: u32,
+    pgbench: Option<PathBuf>,
+    seed: u64,
+    /// Whether hapax can be told to await every statement.
+    knows_await: bool,
+    runtime: Runtime,
 }

@@ -70,16 +70,20 @@ enum Command {
         #[arg(last = true, value_name = "NEXTEST ARGUMENTS")]
         arguments: Vec<String>,
     },
-    /// Measure hapax beside a consumer written by hand
+    /// Measure hapax beside consumers written by hand and beside the database alone
     ///
-    /// The same messages go through both in turn, on PostgreSQL (`fsync` and `synchronous_commit` on) and nats-server in temporary
-    /// folders. Prints each side's messages a second and the ratio; fails if a sum is wrong.
+    /// The same messages go, in turns, through hapax, through a consumer with one transaction a message (A: 1, 8 and 32 at once), and through a
+    /// group commit with 200 (B); pgbench sends the same statements with nothing around them (C; on SQLite a loop over its C API). PostgreSQL
+    /// (`fsync` and `synchronous_commit` on) and nats-server run in temporary folders. Prints messages a second, ratios, times from delivery
+    /// to acknowledgement and processor time; fails if a sum is wrong. Without `--only` all scenarios run that are not named on request: `--list`
+    /// shows them.
     #[command(
-        after_help = "Example: cargo xtask bench --messages 50000 --runs 5\n         \
-                            cargo xtask bench --seed 7 --json\n         \
-                            cargo xtask bench --shapes --messages 10000\n         \
-                            cargo xtask bench --shapes --only claims --claims 10000000\n         \
-                            cargo xtask bench --shapes --only baseline --baseline ../before/target/release/hapax"
+        after_help = "Example: cargo xtask bench --only pg-jetstream/execute --runs 3 --seed 1\n         \
+                            cargo xtask bench --only 'sqlite-queue/*' --only '*/duplicates' --messages 50000\n         \
+                            cargo xtask bench --json > figures.jsonl\n         \
+                            cargo xtask bench --plot docs/throughput.svg\n         \
+                            cargo xtask bench --only '*/claims' --claims 10000000\n         \
+                            cargo xtask bench --only '*/other-build*' --baseline ../before/target/release/hapax"
     )]
     Bench {
         /// How many messages each run processes
@@ -91,21 +95,24 @@ enum Command {
         /// Draw accounts and amounts from this number; drawn at random otherwise, and printed
         #[arg(long, value_name = "N")]
         seed: Option<u64>,
-        /// Run one load after another: keys, rejects, batch sizes, lanes, hosts
-        #[arg(long)]
-        shapes: bool,
-        /// With `--shapes`: only those whose name contains this, after the first
-        #[arg(long, value_name = "TEXT", requires = "shapes")]
-        only: Option<String>,
-        /// With `--shapes`: how many claims the tables of the shapes named so hold
-        #[arg(long, value_name = "N", default_value_t = 1_000_000, requires = "shapes", value_parser = clap::value_parser!(u32).range(2..))]
+        /// Only the scenarios called so, and those that they are compared with; `*` stands for any text
+        #[arg(long, value_name = "NAME")]
+        only: Vec<String>,
+        /// How many claims the tables of the scenarios named so hold
+        #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(2..))]
         claims: u32,
-        /// With `--shapes`: another build of hapax, for the shapes named `baseline`
-        #[arg(long, value_name = "FILE", requires = "shapes")]
+        /// Another build of hapax, for the scenarios `other-build`
+        #[arg(long, value_name = "FILE")]
         baseline: Option<PathBuf>,
-        /// Print the result as JSON: one object, or one a shape
+        /// Print one JSON object a scenario, each on a line
         #[arg(long)]
         json: bool,
+        /// Draw throughput against batch size, lanes and claims into this SVG file; without `--only` nothing else is measured
+        #[arg(long, value_name = "FILE")]
+        plot: Option<PathBuf>,
+        /// Print the scenarios' names, and measure nothing
+        #[arg(long)]
+        list: bool,
     },
     /// Break everything at random, all the time, and check that each message took effect once
     ///
@@ -184,22 +191,24 @@ fn main() -> ExitCode {
             messages,
             runs,
             seed,
-            shapes,
             only,
             claims,
             baseline,
             json,
+            plot,
+            list,
         } => bench::run(
             root(),
             &bench::Options {
                 messages,
                 runs,
                 seed,
-                shapes,
                 only,
                 claims,
                 baseline,
                 json,
+                plot,
+                list,
             },
         ),
         Command::Guests { embed } => {

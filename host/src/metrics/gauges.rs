@@ -1,11 +1,13 @@
 //! What is so now: counted where it begins and ends, or asked for from time to time.
 
-use metrics::{Gauge, counter, gauge};
+use std::time::Instant;
+
+use metrics::{Gauge, Histogram, counter, gauge, histogram};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::{
-    BACKLOG, CLAIMS_BYTES, CLAIMS_ROWS, DEAD_LETTERS, IN_FLIGHT, OLDEST, OUTBOX_OLDEST, PARKED,
-    PROCESS_CPU, PROCESS_FILES, PROCESS_MEMORY, SESSIONS, UNPUBLISHED,
+    ANSWERED, BACKLOG, CLAIMS_BYTES, CLAIMS_ROWS, DEAD_LETTERS, IN_FLIGHT, OLDEST, OUTBOX_OLDEST,
+    PARKED, PROCESS_CPU, PROCESS_FILES, PROCESS_MEMORY, SESSIONS, UNPUBLISHED,
 };
 
 /// One more of something, until it is dropped.
@@ -25,7 +27,10 @@ impl Drop for OneMore {
 }
 
 /// The messages that a handler has in hand.
-pub(crate) struct InHand(Gauge);
+pub(crate) struct InHand {
+    count: Gauge,
+    answered: Histogram,
+}
 
 impl InHand {
     /// None yet.
@@ -33,13 +38,18 @@ impl InHand {
         let gauge = gauge!(IN_FLIGHT, "handler" => handler.to_owned());
         // So that an idle handler is told as 0.
         gauge.increment(0.0);
-        Self(gauge)
+        Self {
+            count: gauge,
+            answered: histogram!(ANSWERED, "handler" => handler.to_owned()),
+        }
     }
 
     /// One more comes in hand.
     pub(crate) fn one_more(&self) -> InFlight {
         InFlight {
-            _counted: OneMore::of(self.0.clone()),
+            _counted: OneMore::of(self.count.clone()),
+            since: Instant::now(),
+            answered: self.answered.clone(),
         }
     }
 }
@@ -47,6 +57,15 @@ impl InHand {
 /// A message in hand, until it is dropped.
 pub(crate) struct InFlight {
     _counted: OneMore,
+    since: Instant,
+    answered: Histogram,
+}
+
+impl InFlight {
+    /// Its acknowledgement is on its way.
+    pub(crate) fn acknowledged(self) {
+        self.answered.record(self.since.elapsed());
+    }
 }
 
 /// An open session with the database, until it is dropped.

@@ -197,7 +197,14 @@ impl Delivery {
                 "the commit does not cover message `{id}`"
             )));
         }
-        self.answer.ack().await
+        let Self {
+            answer, in_flight, ..
+        } = self;
+        answer.ack().await?;
+        if let Some(in_flight) = in_flight {
+            in_flight.acknowledged();
+        }
+        Ok(())
     }
 
     /// Says that the message is in the dead letters.

@@ -4,28 +4,72 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::str::FromStr as _;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, PgConnection, SqliteConnection};
 use tokio::runtime::Runtime;
 
-use super::messages;
+use super::messages::{self, Messages};
 
-/// The table of ids of the consumer written by hand.
-pub(super) const PROCESSED: &str = "CREATE TABLE processed_messages (\
-     message_id text PRIMARY KEY, processed_at timestamptz NOT NULL DEFAULT now())";
-
-/// The accounts, for both sides.
-pub(super) fn accounts(count: usize) -> String {
+/// The accounts, and the entries of who reads first, for all sides.
+pub(super) fn accounts(table: &str, count: usize) -> String {
     let rows: Vec<String> = (0..count)
         .map(|number| format!("('{}', 0)", messages::account(number)))
         .collect();
-    format!(
-        "CREATE TABLE accounts (id text PRIMARY KEY, balance bigint NOT NULL);\n\
-         INSERT INTO accounts (id, balance) VALUES {};\n",
-        rows.join(", ")
-    )
+    let mut text = format!(
+        "CREATE TABLE {table} (id text PRIMARY KEY, balance bigint NOT NULL);\n\
+         CREATE TABLE {table}_entries (account text NOT NULL, amount bigint NOT NULL, kind text NOT NULL);\n"
+    );
+    // A statement has bounds.
+    for rows in rows.chunks(1_000) {
+        text.push_str(&format!(
+            "INSERT INTO {table} (id, balance) VALUES {};\n",
+            rows.join(", ")
+        ));
+    }
+    text
+}
+
+/// What the consumer written by hand has beside the accounts: its ids, and its queue.
+pub(super) fn by_hand(kind: StoreKind) -> &'static str {
+    match kind {
+        StoreKind::Postgres => {
+            "CREATE TABLE processed_messages (\
+                 message_id text PRIMARY KEY, processed_at timestamptz NOT NULL DEFAULT now()); \
+             CREATE TABLE queue (\
+                 number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, message_id text NOT NULL, payload bytea NOT NULL)"
+        }
+        StoreKind::Sqlite => {
+            "PRAGMA journal_mode = WAL; \
+             CREATE TABLE processed_messages (message_id TEXT PRIMARY KEY, \
+                 processed_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))) WITHOUT ROWID; \
+             CREATE TABLE queue (number INTEGER PRIMARY KEY, message_id TEXT NOT NULL, payload BLOB NOT NULL)"
+        }
+    }
+}
+
+/// Fills the queue of the consumer written by hand.
+pub(super) fn queue(kind: StoreKind, messages: &Messages) -> String {
+    let bytes = |text: &str| match kind {
+        StoreKind::Postgres => format!("convert_to('{text}', 'UTF8')"),
+        StoreKind::Sqlite => format!("CAST('{text}' AS BLOB)"),
+    };
+    let rows: Vec<String> = messages
+        .payloads()
+        .enumerate()
+        .map(|(number, payload)| format!("('{}', {})", Messages::id(number), bytes(&payload)))
+        .collect();
+    let statements: Vec<String> = rows
+        .chunks(1_000)
+        .map(|rows| {
+            format!(
+                "INSERT INTO queue (message_id, payload) VALUES {}",
+                rows.join(", ")
+            )
+        })
+        .collect();
+    format!("BEGIN; {}; COMMIT", statements.join("; "))
 }
 
 /// What a run left behind.
@@ -42,14 +86,20 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// Returns the messages a second, by the database's clock: what either side needs to start does not count.
-    pub(super) fn rate(&self) -> f64 {
-        self.processed as f64 / self.seconds
+    /// Returns the rate a second of so many messages, by the database's clock: what either side needs to start does not count.
+    ///
+    /// # Errors
+    /// One transaction took all of them.
+    pub(super) fn rate(&self, messages: usize) -> anyhow::Result<f64> {
+        if self.seconds <= 0.0 {
+            bail!("all messages were in one transaction: send more (`--messages`)");
+        }
+        Ok(messages as f64 / self.seconds)
     }
 }
 
 /// Which database hapax keeps its tables in.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum StoreKind {
     #[default]
     Postgres,
@@ -168,7 +218,7 @@ impl Database<'_> {
     }
 
     /// Reads what a run left, whose ids stand in `ids`: a table, or one with a condition.
-    pub(super) fn read(&self, ids: &str) -> anyhow::Result<Run> {
+    pub(super) fn read(&self, ids: &str, accounts: &str) -> anyhow::Result<Run> {
         let between = match self.kind {
             StoreKind::Postgres => {
                 "extract(epoch FROM max(processed_at) - min(processed_at))::float8"
@@ -178,7 +228,7 @@ impl Database<'_> {
             }
         };
         let times = AssertSqlSafe(format!("SELECT count(*), {between} FROM {ids}"));
-        let accounts = "SELECT id, balance FROM accounts";
+        let accounts = || AssertSqlSafe(format!("SELECT id, balance FROM {accounts}"));
         self.all
             .runtime
             .block_on(async {
@@ -186,7 +236,7 @@ impl Database<'_> {
                 let deadlocks: i64;
                 let times: (i64, Option<f64>) = match self.connect().await? {
                     Connection::Postgres(mut connection) => {
-                        balances = sqlx::query_as(accounts).fetch_all(&mut connection).await?;
+                        balances = sqlx::query_as(accounts()).fetch_all(&mut connection).await?;
                         // The other sessions have ended, so their counts are in.
                         deadlocks = sqlx::query_scalar(
                             "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()",
@@ -196,7 +246,7 @@ impl Database<'_> {
                         sqlx::query_as(times).fetch_one(&mut connection).await?
                     }
                     Connection::Sqlite(mut connection) => {
-                        balances = sqlx::query_as(accounts).fetch_all(&mut connection).await?;
+                        balances = sqlx::query_as(accounts()).fetch_all(&mut connection).await?;
                         // There is one writer.
                         deadlocks = 0;
                         sqlx::query_as(times).fetch_one(&mut connection).await?

@@ -18,7 +18,7 @@ pub(super) fn account(number: usize) -> String {
 }
 
 /// Which accounts messages are for.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Keys {
     /// Any of so many, each as often as another.
     Uniform(usize),
@@ -38,8 +38,18 @@ impl Keys {
     }
 }
 
+impl std::fmt::Display for Keys {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Uniform(accounts) => write!(f, "uniform-{accounts}"),
+            Self::Zipf(accounts) => write!(f, "zipf-1.1-{accounts}"),
+            Self::OneHot => f.write_str("one-hot"),
+        }
+    }
+}
+
 /// What messages are drawn from.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Load {
     pub(super) keys: Keys,
     /// Messages of a thousand that are for an account that does not exist.
@@ -96,27 +106,44 @@ impl Messages {
         self.drawn.len()
     }
 
+    /// The id of the message `number`.
+    pub(super) fn id(number: usize) -> String {
+        format!("m{number}")
+    }
+
+    /// Returns the JSON of each message, in their order.
+    pub(super) fn payloads(&self) -> impl Iterator<Item = String> + '_ {
+        self.drawn.iter().map(|(to, amount)| {
+            let account = to.map_or_else(|| NOBODY.to_owned(), account);
+            format!(r#"{{"account":"{account}","amount":{amount}}}"#)
+        })
+    }
+
     /// Returns them as lines for `hapax send --envelope`.
     pub(super) fn lines(&self, subject: &str) -> String {
         let mut lines = String::new();
-        for (number, (to, amount)) in self.drawn.iter().enumerate() {
-            let account = to.map_or_else(|| NOBODY.to_owned(), account);
+        for (number, payload) in self.payloads().enumerate() {
+            let id = Self::id(number);
             // Writing to a text cannot fail.
             let _ = writeln!(
                 lines,
-                r#"{{"id":"m{number}","subject":"{subject}","payload":{{"account":"{account}","amount":{amount}}}}}"#
+                r#"{{"id":"{id}","subject":"{subject}","payload":{payload}}}"#
             );
         }
         lines
     }
 
-    /// Returns the first account whose balance is not the sum of its amounts: its name, the balance, the sum.
+    /// Returns the first account whose balance is not the sum of its amounts, in the first `count` messages and in those of the
+    /// numbers `again`: its name, the balance, the sum.
     pub(super) fn first_difference(
         &self,
         balances: &BTreeMap<String, i64>,
+        count: usize,
+        again: &[usize],
     ) -> Option<(String, i64, i64)> {
         let mut sums = vec![0; self.accounts];
-        for (account, amount) in &self.drawn {
+        let again = again.iter().filter_map(|number| self.drawn.get(*number));
+        for (account, amount) in self.drawn.iter().take(count).chain(again) {
             if let Some(account) = account {
                 sums[*account] += amount;
             }
@@ -177,11 +204,14 @@ mod tests {
             drawn: vec![(Some(3), 5), (Some(4), 1), (None, 7), (Some(3), -2)],
         };
         let mut balances = BTreeMap::from([(account(3), 3), (account(4), 1)]);
-        assert_eq!(messages.first_difference(&balances), None);
+        assert_eq!(messages.first_difference(&balances, 4, &[]), None);
         balances.insert(account(4), 2);
         assert_eq!(
-            messages.first_difference(&balances),
+            messages.first_difference(&balances, 4, &[]),
             Some((account(4), 2, 1))
         );
+        assert_eq!(messages.first_difference(&balances, 4, &[1]), None);
+        balances.insert(account(3), 5);
+        assert_eq!(messages.first_difference(&balances, 3, &[1]), None);
     }
 }

@@ -150,7 +150,7 @@ fn install() -> anyhow::Result<()> {
 #[derive(Debug)]
 pub(crate) struct Server {
     // Dropped first, so that nothing writes while the folder goes.
-    _daemon: Daemon,
+    daemon: Daemon,
     _folder: TempDir,
     port: u16,
 }
@@ -217,7 +217,7 @@ impl Server {
             match ready {
                 Ok(()) => {
                     return Ok(Self {
-                        _daemon: daemon,
+                        daemon,
                         _folder: folder,
                         port,
                     });
@@ -227,6 +227,11 @@ impl Server {
             }
         }
         bail!("PostgreSQL found every port taken");
+    }
+
+    /// The process that its sessions are children of.
+    pub(crate) fn pid(&self) -> u32 {
+        self.daemon.pid()
     }
 
     /// The URL of its database.
