@@ -6,6 +6,7 @@ mod build;
 mod check;
 mod dead_letters;
 mod demo;
+mod dev;
 mod handlers;
 mod inspect;
 mod listing;
@@ -67,6 +68,11 @@ const LOG_DEFAULT_DEMO: &str = "warn";
 /// What fails in a test is part of the test.
 const LOG_DEFAULT_TEST: &str = "off";
 
+/// An author sees what the handlers log, also in runs that were rolled back, and when another version serves. Failures are shown with
+/// the messages.
+const LOG_DEFAULT_DEV: &str =
+    "warn,hapax::handler::log=debug,hapax::app::supervisor=info,hapax::pipeline::park=error";
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum LogFormat {
     Text,
@@ -101,6 +107,17 @@ enum Command {
         after_help = "Examples:\n  hapax build\n  hapax build services/credit --install\n  hapax build --out /srv/handlers/credit.wasm --json"
     )]
     Build(build::Arguments),
+    /// Build a project, run it, and do both again with every change
+    ///
+    /// The handlers run on a SQLite database of their own, in the project's folder `.hapax`, with queues in place of streams: neither the
+    /// configuration's store nor its brokers are touched. For each message it is shown what became of it, the rows that it changed and
+    /// what it published. While a build fails, what was built before goes on serving.
+    #[command(
+        after_help = "Examples:\n  hapax dev\n  hapax dev services/credit --resend\n  hapax dev --keep --no-send\n  \
+                      hapax dev --json | jq 'select(.event == \"message\")'\n\n\
+                      While it runs: Enter sends messages.jsonl again, f starts over with an empty database, q ends."
+    )]
+    Dev(dev::Arguments),
     /// Run the handlers: consume, call, commit, acknowledge
     ///
     /// Changed components and handlers' tables are taken up while it runs; SIGHUP has all of them read again.
@@ -286,6 +303,7 @@ fn start(cli: &Cli) -> Result<(), CommandError> {
     let log = match cli.command {
         Command::Demo(_) if cli.log == LOG_DEFAULT => LOG_DEFAULT_DEMO,
         Command::Test(_) if cli.log == LOG_DEFAULT => LOG_DEFAULT_TEST,
+        Command::Dev(_) if cli.log == LOG_DEFAULT => LOG_DEFAULT_DEV,
         _ => &cli.log,
     };
     let filter = tracing_subscriber::EnvFilter::try_new(log).map_err(|error| {
@@ -319,6 +337,7 @@ async fn execute(command: Command) -> Result<(), CommandError> {
         Command::Demo(arguments) => demo::demo(arguments).await,
         Command::New(arguments) => new::new(&arguments),
         Command::Build(arguments) => build::build(arguments).await,
+        Command::Dev(arguments) => dev::dev(arguments).await,
         Command::Run {
             config,
             until_idle,
@@ -331,6 +350,7 @@ async fn execute(command: Command) -> Result<(), CommandError> {
             let options = RunOptions {
                 until_idle,
                 check_first,
+                told: None,
                 observer: report_batches.then(|| BatchObserver::new(write_batch)),
                 watching: Some(Watching {
                     reread: Reread::new(move || config.load()),

@@ -8,6 +8,7 @@ mod check;
 mod dead_letters;
 mod demo;
 mod deployments;
+mod dev;
 mod gauges;
 mod handler_migrations;
 mod inspect;
@@ -38,6 +39,7 @@ pub use dead_letters::{
     ShownLetter, moment_text, not_there, said as letters_said, told as letters_told,
 };
 pub use demo::{DemoOptions, DemoProgress, DemoReport, Kill, demo};
+pub use dev::{DevAsk, DevEvent, DevOptions, MessageShown, PublishedShown, RowChange, dev};
 pub use inspect::{InspectedFile, InspectedRefusal, inspect};
 pub use new::{NewProject, new};
 pub use outbox::{

@@ -20,7 +20,7 @@ use crate::exit::{CommandError, Exit};
 use crate::handler::{Cache, Handler, Runtime, RuntimeOptions};
 use crate::health::Health;
 use crate::idle::IdleBoard;
-use crate::pipeline::{BatchObserver, Suspects};
+use crate::pipeline::{BatchObserver, MessageObserver, Suspects};
 use crate::relay::{Relay, RelayedHandler};
 use crate::store::{Connection, SessionOptions, Store};
 use crate::systemd::Notifier;
@@ -39,6 +39,8 @@ pub struct RunOptions {
     pub until_idle: bool,
     /// Is told of each settled batch.
     pub observer: Option<BatchObserver>,
+    /// Is told of each message and its effects. The handlers' tables are read around each call then: for small databases only.
+    pub told: Option<MessageObserver>,
     /// Check the configuration and the components first, as `check` does, and consume nothing if something is wrong.
     pub check_first: bool,
     /// Follow changes of the configuration and the components. One that ends when nothing waits follows none.
@@ -192,6 +194,7 @@ async fn start_and_wait(
             health: Arc::clone(health),
             suspects: Arc::clone(&suspects),
             observer: options.observer.clone(),
+            told: options.told.clone(),
             waker: relay.as_ref().map(Relay::waker),
             board: options.until_idle.then(|| Arc::clone(&board)),
             relayed: relayed_sender,

@@ -40,12 +40,12 @@ fn text_of(inspected: &InspectedFile) -> String {
     );
     for (index, import) in component.imports.iter().enumerate() {
         let label = if index == 0 { "imports" } else { "" };
-        let missing = if import.granted {
-            ""
-        } else {
-            "  MISSING in this host"
+        let by = match (import.granted, import.closed_wasi) {
+            (true, true) => "  granted by the closed WASI",
+            (true, false) => "",
+            (false, _) => "  MISSING in this host",
         };
-        line(label, format!("{}{missing}", import.name));
+        line(label, format!("{}{by}", import.name));
     }
     if component.imports.is_empty() {
         line("imports", "none".to_owned());

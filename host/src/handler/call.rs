@@ -21,7 +21,7 @@ use super::log::LogLines;
 use super::outbox::Outbox;
 use super::state::{Limiter, Meter, Refused, State};
 use super::watch::{Broken, Watch};
-use super::{Called, HandlerOptions, LoadError, Verdict, text};
+use super::{Called, HandlerOptions, LoadError, Seen, Verdict, seen, text};
 use crate::fault;
 use crate::message::{ComponentDigest, Message};
 use crate::metrics;
@@ -45,6 +45,8 @@ pub struct Handler {
     component: Component,
     options: Arc<HandlerOptions>,
     watch: Option<Arc<Watch>>,
+    /// The tables are read before and after each call.
+    shows_effects: bool,
 }
 
 impl Handler {
@@ -69,6 +71,7 @@ impl Handler {
             component,
             options: Arc::new(options),
             watch: None,
+            shows_effects: false,
         })
     }
 
@@ -79,9 +82,16 @@ impl Handler {
         self
     }
 
-    /// True if somebody sees its calls to the host.
+    /// True if somebody sees its calls to the host, or what they change.
     pub(crate) fn is_watched(&self) -> bool {
-        self.watch.is_some()
+        self.watch.is_some() || self.shows_effects
+    }
+
+    /// Has the tables read before and after each call: [`Called::seen`].
+    #[must_use]
+    pub fn showing_effects(mut self) -> Self {
+        self.shows_effects = true;
+        self
     }
 
     /// Returns the handler's name, consumer, limits and configuration.
@@ -126,7 +136,7 @@ impl Handler {
 
     async fn call_permitted(
         &self,
-        tx: Tx,
+        mut tx: Tx,
         message: &Message,
         key: Option<&str>,
         attempt: u32,
@@ -149,8 +159,13 @@ impl Handler {
                 memory_bytes: 0,
                 executed: 0,
                 is_unsettled: false,
+                seen: None,
             };
         }
+        let before = match self.shows_effects {
+            false => None,
+            true => seen::read(&mut tx).await,
+        };
         let limits = &self.options.limits;
         let lowered = lower_message(message, key, attempt);
         let state = State {
@@ -165,6 +180,8 @@ impl Handler {
             executed: 0,
             statements: 0,
             watch: self.watch.clone(),
+            published_at: message.incoming.published_at,
+            wasi: None,
             limits_met: BTreeSet::new(),
         };
         let mut wasm_store = wasmtime::Store::new(&self.component.runtime().engine, state);
@@ -192,9 +209,10 @@ impl Handler {
         };
         let ended = tokio::time::timeout(limits.time, run).await;
 
-        let state = wasm_store.into_data();
+        let mut state = wasm_store.into_data();
+        state.log_output(true);
         let is_unsettled = state.tx.is_unsettled();
-        let (tx, verdict) = match ended {
+        let (mut tx, verdict) = match ended {
             Err(_) => {
                 drop(state.tx);
                 let verdict = Verdict::Limit {
@@ -213,7 +231,8 @@ impl Handler {
             }
             Ok(Ok(Err(failure))) => (Some(state.tx), lift_failure(failure)),
             Ok(Err(stopped)) => {
-                let verdict = self.classify(&stopped, &state.limiter, state.log.last_words());
+                let last_words = state.last_words();
+                let verdict = self.classify(&stopped, &state.limiter, last_words.as_deref());
                 (Some(state.tx), verdict)
             }
         };
@@ -227,6 +246,10 @@ impl Handler {
         if state.log.dropped() > 0 {
             metrics::limit_met(&self.options.name, "log");
         }
+        let after = match (&mut tx, &before, &verdict) {
+            (Some(tx), Some(_), Verdict::Ok) => seen::read(tx).await,
+            _ => None,
+        };
         // What was published by a call that did not succeed does not exist.
         let published = match verdict {
             Verdict::Ok => state.outbox.into_published(),
@@ -241,6 +264,9 @@ impl Handler {
             memory_bytes: state.limiter.memory_bytes(),
             executed: state.executed,
             is_unsettled,
+            seen: before
+                .zip(after)
+                .map(|(before, after)| Arc::new(Seen { before, after })),
         }
     }
 

@@ -3,8 +3,8 @@
 //! **Invariant**: no instance is made without a permit, since an exhausted pool is an error and not a queue.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -61,6 +61,8 @@ pub struct Runtime {
 pub(super) struct Shared {
     pub(super) engine: Engine,
     pub(super) linker: Linker<State>,
+    /// With the closed WASI; made for the first component that imports any of it.
+    wasi_linker: OnceLock<Linker<State>>,
     /// Absent where every component is compiled.
     pub(super) cache: Option<Arc<Cache>>,
     permits: Arc<Semaphore>,
@@ -109,6 +111,7 @@ impl Runtime {
             shared: Arc::new(Shared {
                 engine,
                 linker,
+                wasi_linker: OnceLock::new(),
                 cache,
                 permits: Arc::new(Semaphore::new(
                     options.calls_max.clamp(1, Semaphore::MAX_PERMITS),
@@ -147,6 +150,16 @@ impl Runtime {
 }
 
 impl Shared {
+    /// Returns what links components that import WASI.
+    pub(super) fn wasi_linker(&self) -> wasmtime::Result<&Linker<State>> {
+        if let Some(linker) = self.wasi_linker.get() {
+            return Ok(linker);
+        }
+        let mut linker = self.linker.clone();
+        wasmtime_wasi::p2::add_to_linker_async(&mut linker)?;
+        Ok(self.wasi_linker.get_or_init(|| linker))
+    }
+
     /// Waits for the right to have an instance. Give it back after the wasm store is gone.
     pub(super) async fn permit(&self) -> OwnedSemaphorePermit {
         Arc::clone(&self.permits)

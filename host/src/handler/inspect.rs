@@ -10,7 +10,7 @@ use wasmparser::{KnownCustom, Parser, Payload};
 
 use super::bindings::{INTERFACES, PACKAGE};
 use super::load::{contract_version, is_compatible};
-use super::{LoadError, text};
+use super::{LoadError, text, wasi};
 use crate::message::ComponentDigest;
 
 /// The longest name that is repeated from a component, in bytes.
@@ -48,6 +48,8 @@ pub struct InspectedImport {
     pub name: String,
     /// True if this host has it.
     pub granted: bool,
+    /// True if it is of WASI, of which a handler gets a closed one: clocks stand still, there are no files and no sockets.
+    pub closed_wasi: bool,
 }
 
 /// One line of a producers section.
@@ -210,6 +212,7 @@ impl Found {
                 .into_iter()
                 .map(|name| InspectedImport {
                     granted: is_granted(&name),
+                    closed_wasi: wasi::is_granted(&name),
                     name,
                 })
                 .collect(),
@@ -230,6 +233,9 @@ fn push(names: &mut Vec<String>, name: &str) {
 
 /// True if this host has an interface of that name in a version that fits.
 fn is_granted(import: &str) -> bool {
+    if wasi::is_wasi(import) {
+        return wasi::is_granted(import);
+    }
     import
         .strip_prefix(PACKAGE)
         .and_then(|rest| rest.strip_prefix('/'))

@@ -14,7 +14,7 @@ use wasmtime::component::types::ComponentItem;
 use super::bindings::{HandlerPre, INTERFACES, PACKAGE, PACKAGE_VERSION};
 use super::engine::{Runtime, Shared, causes};
 use super::state::State;
-use super::{LoadError, text};
+use super::{LoadError, text, wasi};
 use crate::message::ComponentDigest;
 
 /// The largest component, in bytes. Those of Python have 35 MB.
@@ -318,13 +318,18 @@ fn load(shared: &Arc<Shared>, name: &str, bytes: &[u8]) -> Result<Component, Loa
     if !unknown.is_empty() {
         return Err(unknown_imports(name, &unknown));
     }
-    let pre = shared
-        .linker
-        .instantiate_pre(&component)
+    let imports_wasi = imports.iter().any(|(import, _)| wasi::is_wasi(import));
+    let linker = match imports_wasi {
+        false => Ok(&shared.linker),
+        true => shared.wasi_linker(),
+    };
+    let pre = linker
+        .and_then(|linker| linker.instantiate_pre(&component))
         .and_then(HandlerPre::new)
         .map_err(|error| LoadError {
             problem: format!(
-                "cannot link `{name}`: it does not fit `{PACKAGE}@{PACKAGE_VERSION}`, which this host provides: {}",
+                "cannot link `{name}`: it does not fit `{PACKAGE}@{PACKAGE_VERSION}`{}, which this host provides: {}",
+                if imports_wasi { " or its closed WASI 0.2" } else { "" },
                 causes(&error)
             ),
             hint: "rebuild it against the `wit/` of this host's release".into(),
@@ -403,6 +408,7 @@ fn is_provided(import: &str, item: &ComponentItem) -> bool {
     match item {
         // `use types.{message, failure}` in the world imports the bare types; they need nothing from the host.
         ComponentItem::Type(_) => true,
+        ComponentItem::ComponentInstance(_) if wasi::is_wasi(import) => wasi::is_granted(import),
         ComponentItem::ComponentInstance(_) => INTERFACES.iter().any(|interface| {
             import
                 .strip_prefix(PACKAGE)
@@ -444,7 +450,7 @@ fn unknown_imports(name: &str, unknown: &[&str]) -> LoadError {
         "imports"
     };
     let hint = if unknown.iter().any(|import| import.starts_with("wasi:")) {
-        "build it without WASI: for Rust, the target `wasm32-unknown-unknown`; for other languages, with WASI stubbed out"
+        "a handler gets a closed WASI 0.2 (`wasi:cli`, `clocks`, `filesystem`, `io`, `random`, `sockets`, with nothing behind them); build it without the others"
     } else if unknown.iter().all(|import| import.starts_with(PACKAGE)) {
         "it was built against a newer release: run a newer host, or rebuild it against this host's `wit/`"
     } else {

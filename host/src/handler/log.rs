@@ -102,7 +102,7 @@ impl LogLines {
         self.last_words.as_deref()
     }
 
-    fn push(&mut self, level: Level, message: &str, fields: &[(String, String)]) {
+    pub(super) fn push(&mut self, level: Level, message: &str, fields: &[(String, String)]) {
         self.last_words =
             (level == Level::ERROR).then(|| text::bounded(message, MESSAGE_BYTES_MAX));
         let mut line = LogLine {
@@ -126,6 +126,11 @@ impl LogLines {
         }
         self.bytes += bytes;
         self.lines.push(line);
+    }
+
+    /// Counts lines that were not kept.
+    pub(super) fn drop_lines(&mut self, lines: u64) {
+        self.dropped += lines;
     }
 
     /// Returns the message's subject, fit to be shown, if it has one.
@@ -226,6 +231,8 @@ impl log::Host for State {
             types::Level::Warn => Level::WARN,
             types::Level::Error => Level::ERROR,
         };
+        // In the order of the handler's doing.
+        self.log_output(false);
         self.log.push(level, &message, &fields);
         Ok(())
     }

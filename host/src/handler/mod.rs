@@ -13,14 +13,17 @@ mod limits;
 mod load;
 mod log;
 mod outbox;
+mod seen;
 mod self_check;
 mod sql;
 mod state;
 mod text;
 mod value;
+mod wasi;
 mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::message::{ComponentDigest, Header, Instant};
@@ -34,6 +37,7 @@ pub use limits::Limits;
 pub use load::{COMPONENT_BYTES_MAX, Component, ComponentInfo, read_component};
 pub use log::{LOG_LINES_MAX, LogLine, LogLines};
 pub use outbox::{OUTBOX_BYTES_MAX, OUTBOX_HEADERS_MAX, OUTBOX_TEXT_BYTES_MAX};
+pub use seen::{SEEN_ROWS_MAX, Seen, SeenTable};
 pub use sql::{PARAMS_MAX, STATEMENT_BYTES_MAX};
 pub(crate) use watch::{Break, How, Place, Watch, WatchedRun};
 
@@ -143,6 +147,8 @@ pub struct Called {
     pub executed: usize,
     /// Statements were answered ahead (`Tx::is_unsettled`) and not compared when it ended: its verdict may follow from a wrong answer.
     pub is_unsettled: bool,
+    /// The tables around it, if it succeeded and somebody looks.
+    pub seen: Option<Arc<Seen>>,
 }
 
 /// Why a component cannot serve as a handler: what it wants, what the host has, what to do.

@@ -14,8 +14,9 @@ use super::bindings::hapax::handler::types;
 use super::log::LogLines;
 use super::outbox::Outbox;
 use super::sql::lower_error;
+use super::wasi::Wasi;
 use super::watch::Watch;
-use crate::message::MessageId;
+use crate::message::{Instant, MessageId};
 use crate::metrics;
 use crate::store::{Column, Cursor, SqlError, Tx};
 
@@ -46,6 +47,10 @@ pub(super) struct State {
     pub(super) statements: u64,
     /// Who sees the calls to the host, if anybody does.
     pub(super) watch: Option<Arc<Watch>>,
+    /// When the message was published.
+    pub(super) published_at: Option<Instant>,
+    /// Made at the first call of WASI.
+    pub(super) wasi: Option<Box<Wasi>>,
     /// The limits that the call was told of by an error.
     pub(super) limits_met: BTreeSet<String>,
 }

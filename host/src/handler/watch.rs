@@ -222,7 +222,8 @@ impl Watched {
 impl State {
     /// Says that the handler calls its host. An error ends the run.
     pub(super) async fn reach(
-        &self,
+        // Not shared: what a state holds of WASI cannot be.
+        &mut self,
         name: &'static str,
         statement: Option<&str>,
     ) -> wasmtime::Result<()> {

@@ -19,6 +19,7 @@ use super::park::{Doomed, Parking, park};
 use super::policy::Failure;
 use super::process::{Member, Processed, process};
 use super::suspect::apart;
+use super::told::Became;
 use super::waiting::HELD_MAX;
 use crate::message::{ComponentDigest, Message, ShortHash};
 use crate::source::Delivery;
@@ -412,6 +413,14 @@ impl Lane {
             wait = ?wait,
             "failed, will be retried"
         );
+        self.handler
+            .tell(Some(&member.message.id), || Became::Retried {
+                attempt,
+                attempts: retry.attempts,
+                class: failure.class,
+                reason: failure.reason.clone(),
+                wait,
+            });
         self.wait_for_retry(member, wait, report).await;
     }
 

@@ -19,6 +19,7 @@ mod policy;
 mod process;
 mod replay;
 mod suspect;
+mod told;
 mod too_old;
 mod trace;
 mod waiting;
@@ -46,6 +47,7 @@ pub use counters::LiveCounters;
 pub use dispatch::{LaneDied, Stop, in_hand_max, run};
 pub use observer::{BatchObserver, SettledBatch};
 pub use suspect::Suspects;
+pub use told::{Became, Effects, MessageObserver, MessageTold};
 
 /// What every lane of a handler knows.
 #[derive(Debug)]
@@ -64,6 +66,7 @@ pub struct HandlerContext {
     suspects: Arc<Suspects>,
     outage: OutageLog,
     observer: Option<BatchObserver>,
+    told: Option<MessageObserver>,
     relay: Option<RelayWaker>,
     /// Is told of what is in the way.
     health: Arc<Health>,
@@ -100,6 +103,7 @@ impl HandlerContext {
             suspects,
             outage: OutageLog::default(),
             observer: None,
+            told: None,
             relay: None,
             health: Arc::default(),
         }
@@ -116,6 +120,17 @@ impl HandlerContext {
     #[must_use]
     pub fn observed_by(mut self, observer: Option<BatchObserver>) -> Self {
         self.observer = observer;
+        self
+    }
+
+    /// Has `observer`, if there is one, told of each message and its effects.
+    #[must_use]
+    pub fn telling(mut self, observer: Option<MessageObserver>) -> Self {
+        if observer.is_some() {
+            let component = self.component().showing_effects();
+            self.component = std::sync::RwLock::new(component);
+        }
+        self.told = observer;
         self
     }
 
@@ -153,6 +168,10 @@ impl HandlerContext {
     /// Has `component` run from the next batch on. Returns what ran before, which batches that have begun go on with.
     pub fn swap(&self, component: Handler) -> Handler {
         let to = component.digest();
+        let component = match self.told {
+            None => component,
+            Some(_) => component.showing_effects(),
+        };
         let before = {
             let mut slot = self
                 .component

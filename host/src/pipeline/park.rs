@@ -2,6 +2,7 @@
 
 use super::HandlerContext;
 use super::policy::Failure;
+use super::told::Became;
 use crate::fault;
 use crate::message::{ComponentDigest, Message, MessageId, ShortHash};
 use crate::source::Delivery;
@@ -117,6 +118,7 @@ pub(super) async fn park(
             // Another host finished it while this one gave up.
             fault::point("before-ack");
             handler.settled(0, 1);
+            handler.tell(Some(id), || Became::Duplicate { is_dead: false });
             delivery.ack(id, &committed.settled).await
         }
         _ => {
@@ -134,6 +136,10 @@ pub(super) async fn park(
                 reason = %crate::text::one_line(&failure.reason),
                 "dead letter"
             );
+            handler.tell(id, || Became::Dead {
+                class: failure.class,
+                reason: failure.reason.clone(),
+            });
             fault::point("before-ack");
             delivery.term(&committed.parked).await
         }

@@ -19,6 +19,7 @@ use opentelemetry_sdk::trace::{SdkTracer, Span};
 use super::HandlerContext;
 use super::policy::Outcome;
 use super::process::Member;
+use super::told::RunTold;
 use crate::handler::Called;
 use crate::message::{ComponentDigest, Header, Message};
 use crate::metrics::Stage;
@@ -41,7 +42,12 @@ pub(super) fn fetched(deliveries: &mut [Delivery]) {
 }
 
 /// The trace of one run of a batch. Where it ends without `committed`, nothing of the run stayed.
-pub(super) struct RunTrace<'a>(Option<Box<Run<'a>>>);
+pub(super) struct RunTrace<'a> {
+    /// Absent where traces are off.
+    spans: Option<Box<Run<'a>>>,
+    /// Goes the same way, to whoever follows the messages one by one.
+    told: RunTold<'a>,
+}
 
 struct Run<'a> {
     handler: &'a HandlerContext,
@@ -70,7 +76,7 @@ struct MemberTrace {
 impl<'a> RunTrace<'a> {
     /// The run begins.
     pub(super) fn begin(handler: &'a HandlerContext) -> Self {
-        Self(telemetry::tracer().map(|tracer| {
+        let spans = telemetry::tracer().map(|tracer| {
             Box::new(Run {
                 handler,
                 tracer,
@@ -82,12 +88,17 @@ impl<'a> RunTrace<'a> {
                 step: None,
                 is_committed: false,
             })
-        }))
+        });
+        Self {
+            spans,
+            told: RunTold::begin(handler),
+        }
     }
 
     /// These messages are in it, and `digest` is what they are handled by.
     pub(super) fn has(&mut self, batch: &mut [Member], digest: ComponentDigest) {
-        if let Some(run) = &mut self.0 {
+        self.told.has(batch);
+        if let Some(run) = &mut self.spans {
             run.digest = digest;
             run.has(batch);
         }
@@ -95,7 +106,7 @@ impl<'a> RunTrace<'a> {
 
     /// A stage ends here.
     pub(super) fn ends(&mut self, stage: Stage) {
-        if let Some(run) = &mut self.0 {
+        if let Some(run) = &mut self.spans {
             let now = SystemTime::now();
             run.stages.push((stage, run.since, now));
             run.since = now;
@@ -104,7 +115,8 @@ impl<'a> RunTrace<'a> {
 
     /// The member at `index` was claimed like this.
     pub(super) fn claimed(&mut self, index: usize, claim: &Claim) {
-        let Some(run) = &mut self.0 else { return };
+        self.told.claimed(index, claim);
+        let Some(run) = &mut self.spans else { return };
         let Some(span) = run.span(index) else { return };
         span.set_attribute(KeyValue::new(
             "hapax.claim",
@@ -131,7 +143,8 @@ impl<'a> RunTrace<'a> {
 
     /// The call of the member at `index` has ended.
     pub(super) fn called(&mut self, index: usize, called: &Called, outcome: &Outcome) {
-        let Some(run) = &mut self.0 else { return };
+        self.told.called(index, called, outcome);
+        let Some(run) = &mut self.spans else { return };
         let Some(mut call) = run.step.take() else {
             return;
         };
@@ -168,12 +181,13 @@ impl<'a> RunTrace<'a> {
     }
 
     fn own(&self, index: usize) -> Option<&SpanContext> {
-        self.0.as_ref()?.members.get(index)?.cause.as_ref()
+        self.spans.as_ref()?.members.get(index)?.cause.as_ref()
     }
 
     /// All of it stays.
     pub(super) fn committed(&mut self) {
-        let Some(run) = &mut self.0 else { return };
+        self.told.committed();
+        let Some(run) = &mut self.spans else { return };
         run.is_committed = true;
         let Some((_, from, to)) = run.stages.last().copied() else {
             return;
@@ -198,7 +212,7 @@ impl<'a> RunTrace<'a> {
 
     /// Begins a step of the member at `index`, which ends before another one begins.
     fn step(&mut self, step: &str, index: usize) {
-        let Some(run) = &mut self.0 else { return };
+        let Some(run) = &mut self.spans else { return };
         let Some(span) = run.span(index) else { return };
         let parent = span.span_context().clone();
         let name = format!("{step} {}", run.handler.name);
@@ -214,7 +228,7 @@ impl<'a> RunTrace<'a> {
 
     /// The member at `index` is answered, or could not be.
     pub(super) fn answered(&mut self, index: usize, error: Option<&SourceError>) {
-        let Some(run) = &mut self.0 else { return };
+        let Some(run) = &mut self.spans else { return };
         if let Some(mut ack) = run.step.take()
             && let Some(why) = error
         {

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{Connection, StoreError};
+use super::{Connection, StoreError, Tx};
 
 /// A table of a handler's.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,6 +60,16 @@ impl Connection {
             Self::Postgres(session) => session.catalogue().await,
             Self::Sqlite(session) => session.catalogue().await,
         }
+    }
+}
+
+impl Tx {
+    /// As [`Connection::catalogue`], inside the transaction.
+    ///
+    /// # Errors
+    /// As `StoreError` says.
+    pub async fn catalogue(&mut self) -> Result<Vec<Table>, StoreError> {
+        self.connection.catalogue().await
     }
 }
 

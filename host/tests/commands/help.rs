@@ -6,10 +6,11 @@ use std::process::{Command, Stdio};
 use crate::place::{Place, assert_prints};
 use crate::support::host;
 
-const COMMANDS: [&str; 14] = [
+const COMMANDS: [&str; 15] = [
     "demo",
     "new",
     "build",
+    "dev",
     "run",
     "check",
     "inspect",

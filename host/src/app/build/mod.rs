@@ -111,6 +111,14 @@ pub async fn build(
     })
 }
 
+/// Says in which language the project is.
+///
+/// # Errors
+/// The folder is no project, or one in several languages.
+pub(super) fn language_of(options: &BuildOptions) -> Result<Language, CommandError> {
+    Ok(project::find(options)?.language)
+}
+
 fn make(
     project: &project::Project,
     options: &BuildOptions,

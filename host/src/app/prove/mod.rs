@@ -22,10 +22,12 @@ pub use report::{Finding, ProveReport, ProvedStep};
 pub use snapshot::Difference;
 pub use sql::{DifferingSql, LeftOut};
 
+pub(super) use project::{CONFIG, EXPECTED, MESSAGES, read_messages};
+pub(super) use snapshot::{Comparison, Snapshot, bytes as bytes_as_json};
+
 use bench::{Bench, BreakAt, MakeError, Plan, Ran, calls_of};
 use plans::Step;
-use project::{EXPECTED, Project};
-use snapshot::{Comparison, Snapshot};
+use project::Project;
 use sql::Statements;
 
 use crate::config::Dedup;

@@ -13,9 +13,9 @@ use crate::config::{Config, HandlerConfig, SourceKind};
 use crate::exit::{CommandError, Exit};
 use crate::message::{Header, Incoming, Instant, MessageId, Position};
 
-const CONFIG: &str = "hapax.toml";
-pub(super) const MESSAGES: &str = "messages.jsonl";
-pub(super) const EXPECTED: &str = "expected.jsonl";
+pub(in crate::app) const CONFIG: &str = "hapax.toml";
+pub(in crate::app) const MESSAGES: &str = "messages.jsonl";
+pub(in crate::app) const EXPECTED: &str = "expected.jsonl";
 
 /// When the first message was published, as far as the handler is told: 2026-01-01T00:00:00Z, the others a second later each. The same
 /// in every run, so that what a handler makes of it can be compared.
@@ -92,7 +92,10 @@ impl Project {
             Some(SourceKind::JetStream(stream)) => Some(stream.stream.as_str()),
             Some(SourceKind::Queue) | None => None,
         };
-        let messages = read_messages(&folder.join(MESSAGES), &handler, stream)?;
+        let messages = read_messages(&folder.join(MESSAGES))?
+            .into_iter()
+            .map(|(number, new)| message(new, number, &handler, stream))
+            .collect();
         let expected = read_expected(&folder.join(EXPECTED))?;
         Ok(Self {
             config,
@@ -127,11 +130,11 @@ fn the_handler<'a>(
     }
 }
 
-fn read_messages(
-    file: &Path,
-    handler: &HandlerConfig,
-    stream: Option<&str>,
-) -> Result<Vec<ProjectMessage>, CommandError> {
+/// Reads the file of a project's messages: each with the number of its line, from 1.
+///
+/// # Errors
+/// The line that is wrong; there is no such file, or no message in it.
+pub(in crate::app) fn read_messages(file: &Path) -> Result<Vec<(usize, NewMessage)>, CommandError> {
     let shown = file.display();
     let text = std::fs::read_to_string(file).map_err(|error| {
         CommandError::new(
@@ -157,7 +160,7 @@ fn read_messages(
                 ),
             )
         })?;
-        messages.push(message(envelope.into(), number, handler, stream));
+        messages.push((number, envelope.into()));
     }
     if messages.is_empty() {
         return Err(CommandError::new(

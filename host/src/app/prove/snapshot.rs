@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 use serde_json::{Map, Value as Json, json};
 
+use crate::handler::SeenTable;
 use crate::store::{
     Connection, OutboxFilter, StoreError, Table, Tx, Value, instant_to_text, to_base64,
 };
@@ -29,7 +30,7 @@ pub(super) type Row = Map<String, Json>;
 
 /// All rows, by table.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Snapshot {
+pub(in crate::app) struct Snapshot {
     pub(super) tables: BTreeMap<String, Vec<Row>>,
 }
 
@@ -86,11 +87,7 @@ pub(super) async fn read(
             .into_iter()
             .map(|column| column.name)
             .collect();
-        let rows = result
-            .rows
-            .into_iter()
-            .map(|values| names.iter().cloned().zip(values.iter().map(cell)).collect())
-            .collect();
+        let rows = rows_of(&names, &result.rows);
         snapshot.tables.insert(table.name.clone(), rows);
     }
     tx.rollback().await;
@@ -143,7 +140,8 @@ pub(super) fn row<const COLUMNS: usize>(cells: [(&str, Json); COLUMNS]) -> Row {
         .collect()
 }
 
-fn bytes(bytes: &[u8]) -> Json {
+/// Bytes as JSON: as text if they are, else `{"base64": ..}`.
+pub(in crate::app) fn bytes(bytes: &[u8]) -> Json {
     match std::str::from_utf8(bytes) {
         Ok(text) => json!(text),
         Err(_) => json!({ "base64": to_base64(bytes) }),
@@ -197,9 +195,28 @@ fn time_text(time: &crate::store::Time) -> String {
     )
 }
 
+fn rows_of(names: &[String], rows: &[Vec<Value>]) -> Vec<Row> {
+    rows.iter()
+        .map(|values| names.iter().cloned().zip(values.iter().map(cell)).collect())
+        .collect()
+}
+
+impl Snapshot {
+    /// Makes one of tables that were looked at around a call; those with too many rows are empty.
+    pub(in crate::app) fn of_seen<'a>(seen: impl Iterator<Item = &'a SeenTable>) -> Self {
+        let tables = seen.map(|seen| {
+            let rows = seen.rows.as_deref().unwrap_or_default();
+            (seen.table.name.clone(), rows_of(&seen.columns, rows))
+        });
+        Self {
+            tables: tables.collect(),
+        }
+    }
+}
+
 /// What two runs are compared by.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Comparison {
+pub(in crate::app) struct Comparison {
     /// The primary keys, by table.
     keys: BTreeMap<String, Vec<String>>,
     /// Columns that are left out: table and column.
@@ -208,7 +225,7 @@ pub(super) struct Comparison {
 
 impl Comparison {
     /// Compares the tables by their keys, without some columns.
-    pub(super) fn new(
+    pub(in crate::app) fn new(
         tables: &[Table],
         left_out: impl IntoIterator<Item = (String, String)>,
     ) -> Self {
@@ -232,12 +249,16 @@ impl Comparison {
     }
 
     /// Returns the columns of the primary key of a table; none if it has none.
-    pub(super) fn key_of(&self, table: &str) -> &[String] {
+    pub(in crate::app) fn key_of(&self, table: &str) -> &[String] {
         self.keys.get(table).map_or(&[], Vec::as_slice)
     }
 
     /// Returns the rows in which `found` differs from `reference`. How often a row is there counts, its place does not.
-    pub(super) fn differences(&self, reference: &Snapshot, found: &Snapshot) -> Vec<Difference> {
+    pub(in crate::app) fn differences(
+        &self,
+        reference: &Snapshot,
+        found: &Snapshot,
+    ) -> Vec<Difference> {
         let names: BTreeSet<&String> = reference.tables.keys().chain(found.tables.keys()).collect();
         let none = Vec::new();
         names

@@ -29,7 +29,7 @@ use crate::handler::Handler;
 use crate::health::{Health, Part};
 use crate::idle::{IdleBoard, Seat};
 use crate::message::ComponentDigest;
-use crate::pipeline::{BatchObserver, HandlerContext, Stop, Suspects};
+use crate::pipeline::{BatchObserver, HandlerContext, MessageObserver, Stop, Suspects};
 use crate::relay::{RelayWaker, RelayedHandler};
 use crate::store::Store;
 use loader::Room;
@@ -44,6 +44,7 @@ pub(super) struct Rooms {
     pub(super) health: Arc<Health>,
     pub(super) suspects: Arc<Suspects>,
     pub(super) observer: Option<BatchObserver>,
+    pub(super) told: Option<MessageObserver>,
     pub(super) waker: Option<RelayWaker>,
     /// Set if the process ends when nobody has anything to do.
     pub(super) board: Option<Arc<IdleBoard>>,
@@ -326,6 +327,7 @@ impl Inner {
             Arc::clone(&rooms.suspects),
         )
         .observed_by(rooms.observer.clone())
+        .telling(rooms.told.clone())
         .relayed_by(rooms.waker.clone())
         .reporting_to(Arc::clone(&rooms.health));
         Ready {

@@ -22,7 +22,7 @@ const LINKS_MAX: usize = 16;
 
 /// What the file system says of a file without reading it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Look {
+pub(in crate::app) struct Look {
     device: u64,
     inode: u64,
     size: u64,
@@ -32,7 +32,7 @@ pub(super) struct Look {
 
 impl Look {
     /// Looks at what `path` leads to. `None` if there is nothing.
-    pub(super) fn at(path: &Path) -> Option<Self> {
+    pub(in crate::app) fn at(path: &Path) -> Option<Self> {
         let metadata = std::fs::metadata(path).ok()?;
         Some(Self {
             device: metadata.dev(),
@@ -45,10 +45,10 @@ impl Look {
 }
 
 /// What a content is told by.
-pub(super) type ContentHash = [u8; 32];
+pub(in crate::app) type ContentHash = [u8; 32];
 
 /// Returns what a content is told by.
-pub(super) fn content_hash(bytes: &[u8]) -> ContentHash {
+pub(in crate::app) fn content_hash(bytes: &[u8]) -> ContentHash {
     Sha256::digest(bytes).into()
 }
 

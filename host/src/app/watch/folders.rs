@@ -13,7 +13,7 @@ const EVENTS_MAX: usize = 4_096;
 
 /// What happened to a file.
 #[derive(Debug)]
-pub(super) enum Happened {
+pub(in crate::app) enum Happened {
     /// Somebody writes to it.
     Written(PathBuf),
     /// Somebody has written to it, and closed it; or it got here whole.
@@ -23,7 +23,7 @@ pub(super) enum Happened {
 }
 
 /// The watched folders.
-pub(super) struct Folders {
+pub(in crate::app) struct Folders {
     /// Absent where the system tells of nothing.
     watcher: Option<RecommendedWatcher>,
     /// Each with its device and inode: another folder may have taken its name.
@@ -35,7 +35,7 @@ pub(super) struct Folders {
 
 impl Folders {
     /// Makes it with no folder yet. Says once if the system can't tell of changes.
-    pub(super) fn new() -> Self {
+    pub(in crate::app) fn new() -> Self {
         let (sender, events) = mpsc::channel(EVENTS_MAX);
         let heard = sender.clone();
         let watcher = notify::recommended_watcher(move |event: notify::Result<Event>| {
@@ -58,7 +58,7 @@ impl Folders {
     }
 
     /// Watches the folders of all of `files`, and no others.
-    pub(super) fn follow(&mut self, files: &[PathBuf]) {
+    pub(in crate::app) fn follow(&mut self, files: &[PathBuf]) {
         let Some(watcher) = &mut self.watcher else {
             return;
         };
@@ -85,12 +85,12 @@ impl Folders {
     }
 
     /// Waits until something happens.
-    pub(super) async fn next(&mut self) -> Happened {
+    pub(in crate::app) async fn next(&mut self) -> Happened {
         self.events.recv().await.unwrap_or(Happened::Something)
     }
 
     /// Returns what else has happened.
-    pub(super) fn more(&mut self) -> Option<Happened> {
+    pub(in crate::app) fn more(&mut self) -> Option<Happened> {
         self.events.try_recv().ok()
     }
 }

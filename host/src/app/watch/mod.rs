@@ -18,8 +18,11 @@ use crate::config::{Config, HandlerConfig};
 use crate::exit::CommandError;
 use crate::handler::read_component;
 use crate::systemd::Notifier;
-use file::{Look, Now, WatchedFile, content_hash};
-use folders::{Folders, Happened};
+pub(super) use file::{ContentHash, Look, content_hash};
+pub(super) use folders::Folders;
+
+use file::{Now, WatchedFile};
+use folders::Happened;
 
 /// How often all files are looked at, whatever the system tells.
 const LOOK_EVERY: Duration = Duration::from_secs(2);

@@ -1,0 +1,65 @@
+//! A project in Rust.
+
+use serde_json::json;
+
+use crate::author::{Author, balance};
+
+#[test]
+fn a_change_takes_effect_and_a_build_that_writes_among_the_sources_comes_to_an_end() {
+    let author = Author::with_project("rust");
+    let mut followed = author.follow(&[]);
+    followed.event("built");
+    assert_eq!(
+        balance(&followed.message("m-1", "committed")),
+        (json!(0), json!(5))
+    );
+    followed.message("m-4", "dead");
+    let builds = followed.count("building");
+
+    author.replace(
+        "src/lib.rs",
+        "params![credit.amount,",
+        "params![credit.amount * 2,",
+    );
+    assert_eq!(followed.event("building")["changed"], json!(["src/lib.rs"]));
+    followed.log("swapped");
+    author.add_message("m-5", 1);
+    assert_eq!(
+        balance(&followed.message("m-5", "committed")),
+        (json!(15), json!(17))
+    );
+    assert_eq!(followed.count("building"), builds + 1);
+
+    author.replace("src/lib.rs", "credit.amount * 2", "credit.amonut");
+    let failed = followed.event("build_failed");
+    let said = failed["error"].as_str().unwrap();
+    assert!(said.contains("no field `amonut`"), "{said}");
+    assert_eq!(failed["serves"], true);
+    author.replace("src/lib.rs", "credit.amonut", "credit.amount * 2");
+    assert_eq!(followed.event("built")["is_new"], false);
+
+    // Cargo runs it each time, since the file that it looks at is never there.
+    std::fs::write(
+        author.file("build.rs"),
+        "fn main() {\n\
+         println!(\"cargo:rerun-if-changed=never\");\n\
+         let now = std::time::SystemTime::now();\n\
+         std::fs::write(\"src/stamp.txt\", format!(\"{now:?}\")).unwrap();\n\
+         }\n",
+    )
+    .unwrap();
+    let unfollowed = followed.event("unfollowed");
+    assert_eq!(unfollowed["files"], json!(["src/stamp.txt"]));
+    let builds = followed.count("building");
+    // It goes on, and builds once for a change.
+    author.replace("src/lib.rs", "credit.amount * 2", "credit.amount * 3");
+    followed.log("swapped");
+    author.add_message("m-6", 1);
+    assert_eq!(
+        balance(&followed.message("m-6", "committed")),
+        (json!(17), json!(20))
+    );
+    followed.interrupt();
+    assert!(followed.end().success());
+    assert_eq!(followed.count("building"), builds + 1);
+}
