@@ -22,7 +22,7 @@ const RETRY_BACKOFF_MIN_DEFAULT: Duration = Duration::from_secs(1);
 /// The longest wait between two runs.
 const RETRY_BACKOFF_MAX_DEFAULT: Duration = Duration::from_secs(300);
 /// Messages in one transaction, at the most.
-const BATCH_MAX_DEFAULT: usize = 50;
+const BATCH_MAX_DEFAULT: usize = 500;
 /// How long a batch may hold its locks.
 const BATCH_MAX_HOLD_DEFAULT: Duration = Duration::from_millis(250);
 /// Messages of one handler that run at the same time, on PostgreSQL. SQLite has one writer, so one lane.

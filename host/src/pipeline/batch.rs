@@ -21,6 +21,10 @@ const APART_CALL_MIN: f64 = 0.01;
 const APART_WRITING_CALL_MIN: f64 = 0.1;
 /// One lane alone goes apart, for the sake of other hosts, only when a transaction's overhead is less than this share of a call.
 const LONE_LANE_BELOW: f64 = 0.05;
+/// The first batches have at most so many messages; they double while they are quick.
+const FIRST_SIZE: usize = 50;
+/// After so many messages, those and the failures among them count half: what failed long ago says little.
+const REMEMBERED: f64 = 8_192.0;
 /// How long lanes stay together after single messages were in each other's way.
 const TOGETHER_FOR: Duration = Duration::from_secs(60);
 /// How often lanes that go apart run one batch, to learn whether that still pays.
@@ -50,6 +54,36 @@ struct State {
     single_overhead: f64,
     /// Seconds of one call, and of one message in a batch, all told. From batches only: these meet no other lane.
     in_batch: Option<(f64, f64)>,
+    /// Seconds of a batch outside its members' runs, and of one member's run with its statements.
+    costs: Option<(f64, f64)>,
+    /// Members that ran lately, and how many batches they made fail.
+    ran: f64,
+    failed: f64,
+}
+
+impl State {
+    /// Returns the size with which a message takes the least time, given how often one fails: a batch of `n` takes `outside + n * run`, and
+    /// each failure has half of it run again on average, `n * run / 2`. That is least a message where `n` is the square root of
+    /// `2 * outside / (run * share)`.
+    fn best(&self, max: usize) -> usize {
+        let Some((outside, run)) = self.costs else {
+            return max;
+        };
+        if self.failed < 1.0 {
+            return max;
+        }
+        let best = (2.0 * outside * self.ran / (run * self.failed).max(f64::MIN_POSITIVE)).sqrt();
+        (best as usize).clamp(1, max)
+    }
+
+    fn remember(&mut self, ran: usize, failed: usize) {
+        self.ran += ran as f64;
+        self.failed += failed as f64;
+        if self.ran > REMEMBERED {
+            self.ran /= 2.0;
+            self.failed /= 2.0;
+        }
+    }
 }
 
 /// What a batch took so far.
@@ -64,6 +98,8 @@ pub(super) struct Took {
     /// The most statements that one of them executed.
     executed_max: usize,
     begun: Instant,
+    /// All runs with their statements, from the claim to what precedes the commit.
+    running: Duration,
     /// From the begin to the commit.
     held: Duration,
 }
@@ -77,8 +113,19 @@ impl Took {
             calling: Duration::ZERO,
             executed_max: 0,
             begun: Instant::now(),
+            running: Duration::ZERO,
             held: Duration::ZERO,
         }
+    }
+
+    /// The members are claimed: their runs begin.
+    pub(super) fn claimed(&mut self) {
+        self.running = self.begun.elapsed();
+    }
+
+    /// All members have run, and their statements too.
+    pub(super) fn ran(&mut self) {
+        self.running = self.begun.elapsed().saturating_sub(self.running);
     }
 
     /// Counts a call that began at `started` and executed so many statements.
@@ -111,11 +158,14 @@ impl BatchSizes {
             max,
             parallel: lanes.min(cores) as f64,
             state: Mutex::new(State {
-                now: max,
+                now: max.min(FIRST_SIZE),
                 apart_since: None,
                 together_until: None,
                 single_overhead: SINGLE_OVERHEAD_GUESS,
                 in_batch: None,
+                costs: None,
+                ran: 0.0,
+                failed: 0.0,
             }),
         }
     }
@@ -128,13 +178,21 @@ impl BatchSizes {
     pub(super) fn next(&self) -> usize {
         let mut state = self.state();
         match state.apart_since {
-            None => state.now,
+            None => state.now.min(state.best(self.max)),
             Some(since) if since.elapsed() < PROBE_EVERY => 1,
             Some(_) => {
                 state.apart_since = Some(Instant::now());
                 PROBE_SIZE.min(state.now)
             }
         }
+    }
+
+    /// Returns for which size of batches messages are taken in hand: that of whole ones, but not less than that of the first ones, so that
+    /// messages which wait for a retry are not in the way of others.
+    pub(super) fn reckoned(&self) -> usize {
+        let state = self.state();
+        let whole = state.now.min(state.best(self.max));
+        whole.max(FIRST_SIZE.min(self.max))
     }
 
     /// True if single messages may run side by side, on all lanes and hosts.
@@ -156,11 +214,23 @@ impl BatchSizes {
         let mut state = self.state();
         if took.held > max_hold {
             state.now = (took.size / 2).clamp(1, self.max);
-        } else if took.size >= state.now && took.held < max_hold / 4 {
+        } else if took.size >= state.now.min(state.best(self.max)) && took.held < max_hold / 4 {
             state.now = state.now.saturating_mul(2).min(self.max);
         }
         if took.calls == 0 {
             return;
+        }
+        state.remember(took.calls, 0);
+        if took.size > 1 {
+            let outside = took.held.saturating_sub(took.running).as_secs_f64();
+            let run = took.running.as_secs_f64() / took.calls as f64;
+            match &mut state.costs {
+                None => state.costs = Some((outside, run)),
+                Some((old_outside, old_run)) => {
+                    blend(old_outside, outside);
+                    blend(old_run, run);
+                }
+            }
         }
         let calling = took.calling.as_secs_f64() / took.calls as f64;
         let total = took.held.as_secs_f64() / took.size as f64;
@@ -198,6 +268,11 @@ impl BatchSizes {
             Some(_) if pays_no_more => state.apart_since = None,
             _ => {}
         }
+    }
+
+    /// Of a batch nothing stays, because of its member number `index`, from 0.
+    pub(super) fn failed(&self, index: usize) {
+        self.state().remember(index + 1, 1);
     }
 
     /// Only `fitting` messages of a batch fitted.
@@ -288,6 +363,48 @@ mod tests {
             sizes.committed(&held(100, 0), MAX_HOLD);
         }
         assert_eq!(sizes.next(), 100);
+    }
+
+    #[test]
+    fn the_first_batches_are_small_and_quick_ones_grow() {
+        let sizes = BatchSizes::new(500, 4, 4);
+        assert_eq!(sizes.next(), FIRST_SIZE);
+        for _ in 0..4 {
+            sizes.committed(&held(sizes.next(), 5), MAX_HOLD);
+        }
+        assert_eq!(sizes.next(), 500);
+        assert_eq!(BatchSizes::new(3, 4, 4).next(), 3);
+    }
+
+    #[test]
+    fn the_more_messages_fail_the_smaller_batches_are() {
+        // 4 ms around a batch, 40 us a message: with 1 % failing the best is the root of 2 * 4000 / (40 * 0.01), 141.
+        let batch = |size: usize| {
+            let running = Duration::from_micros(40) * size as u32;
+            Took {
+                calls: size,
+                calling: running,
+                executed_max: 1,
+                running,
+                held: running + Duration::from_millis(4),
+                ..Took::begin(size)
+            }
+        };
+        let sizes = BatchSizes::new(500, 4, 4);
+        for _ in 0..4 {
+            sizes.committed(&batch(500), MAX_HOLD);
+        }
+        assert_eq!(sizes.next(), 500, "none fails");
+        for _ in 0..200 {
+            sizes.failed(49);
+            sizes.committed(&batch(50), MAX_HOLD);
+        }
+        let next = sizes.next();
+        assert!((130..=150).contains(&next), "{next}");
+        for _ in 0..60 {
+            sizes.committed(&batch(1_000), MAX_HOLD);
+        }
+        assert_eq!(sizes.next(), 500, "none fails any more");
     }
 
     #[test]

@@ -20,6 +20,13 @@ use crate::source::{Delivery, Source};
 /// Full batches in hand for each lane: one runs, one stands ready. With fewer, lanes find less than a full batch when their turn
 /// comes.
 const BATCHES_PER_LANE: usize = 2;
+/// Of large batches fewer do, since they run one after the other on all lanes together: one runs, one waits for its turn, one is being
+/// filled.
+const LARGE_BATCHES: usize = 3;
+/// Below so many deliveries in hand batches are not large.
+const LARGE_FROM: usize = 512;
+/// Payloads in hand are kept below this by the average of the last ones; `IN_HAND_MIN` deliveries always may be.
+const IN_HAND_BYTES: usize = 64 << 20;
 /// How long messages wait at the most for a batch that began before them: it may end soon, and theirs gets fuller
 /// meanwhile. Idle lanes wait for nothing.
 const GATHER: Duration = Duration::from_millis(20);
@@ -70,7 +77,14 @@ impl Drain {
 
 /// Returns how many deliveries of a handler are in hand at the most.
 pub fn in_hand_max(handler: &HandlerConfig) -> usize {
-    (handler.lanes * handler.batch.max * BATCHES_PER_LANE).max(IN_HAND_MIN)
+    in_hand(handler.lanes, handler.batch.max)
+}
+
+/// Returns how many deliveries keep so many lanes busy with batches of such a size.
+fn in_hand(lanes: usize, size: usize) -> usize {
+    (lanes * size * BATCHES_PER_LANE)
+        .min((size * LARGE_BATCHES).max(LARGE_FROM))
+        .max(IN_HAND_MIN)
 }
 
 /// Runs a handler's pipeline until it is told to stop. Await it to the end.
@@ -100,10 +114,10 @@ pub async fn run(
         .collect();
     drop(report_sender);
 
-    let in_hand_max = in_hand_max(&handler.config);
     let mut free: Vec<usize> = (0..lanes.len()).rev().collect();
     let mut running = vec![0; lanes.len()];
     let mut ready = Ready::new(handler.config.order.clone());
+    let mut payloads = Payloads::default();
     let mut waiting = Waiting::default();
     let mut source_pause: Option<Instant> = None;
     // When each lane's batch has run for so long that nothing waits for it any more.
@@ -139,8 +153,10 @@ pub async fn run(
                 tracing::error!(handler = %handler.name, lane, "the lane is gone");
             }
         }
-        let in_hand = running.iter().sum::<usize>() + ready.len() + waiting.len();
-        let room = in_hand_max.saturating_sub(in_hand);
+        let taken = running.iter().sum::<usize>() + ready.len() + waiting.len();
+        // While batches stay small, because calls take long or fail, other hosts get what would only wait here.
+        let in_hand_max = in_hand(handler.config.lanes, handler.sizes.reckoned());
+        let room = payloads.fitting(in_hand_max).saturating_sub(taken);
 
         tokio::select! {
             biased;
@@ -174,6 +190,7 @@ pub async fn run(
                         seat.busy();
                     }
                     fault::point("after-fetch");
+                    payloads.came(&deliveries);
                     ready.extend(deliveries);
                 }
                 // `Merged` tells of its sides, and waits for them by itself.
@@ -182,7 +199,7 @@ pub async fn run(
                     source_pause = Some(Instant::now() + SOURCE_PAUSE);
                 }
             },
-            () = tokio::time::sleep(IDLE_CHECK), if matches!(stop, Stop::WhenIdle(_)) && in_hand == 0 => {
+            () = tokio::time::sleep(IDLE_CHECK), if matches!(stop, Stop::WhenIdle(_)) && taken == 0 => {
                 if let Stop::WhenIdle(seat) = &stop {
                     let work = seat.work();
                     match source.backlog().await {
@@ -228,6 +245,33 @@ async fn sleep_until(due: Option<Instant>) {
     }
 }
 
+/// How large payloads are, so that not too many of large ones are in hand.
+#[derive(Debug, Default)]
+struct Payloads {
+    average_bytes: f64,
+}
+
+impl Payloads {
+    /// The share of each new one in the average.
+    const NEW_SHARE: f64 = 1.0 / 64.0;
+
+    fn came(&mut self, deliveries: &[Delivery]) {
+        for delivery in deliveries {
+            self.came_of(delivery.incoming.payload.len());
+        }
+    }
+
+    fn came_of(&mut self, bytes: usize) {
+        self.average_bytes += (bytes as f64 - self.average_bytes) * Self::NEW_SHARE;
+    }
+
+    /// Returns how many of them may be in hand, `max` at the most.
+    fn fitting(&self, max: usize) -> usize {
+        let fitting = IN_HAND_BYTES as f64 / self.average_bytes.max(1.0);
+        max.min((fitting as usize).max(IN_HAND_MIN))
+    }
+}
+
 /// Deliveries that wait for a retry, by the time they are due.
 #[derive(Default)]
 struct Waiting {
@@ -261,5 +305,29 @@ impl Waiting {
         std::mem::replace(&mut self.by_due, later)
             .into_values()
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_large_payloads_fewer_are_in_hand() {
+        let mut payloads = Payloads::default();
+        assert_eq!(payloads.fitting(1_500), 1_500);
+        for _ in 0..64 {
+            payloads.came_of(1 << 20);
+        }
+        let fitting = payloads.fitting(1_500);
+        assert!((IN_HAND_MIN..=110).contains(&fitting), "{fitting}");
+        for _ in 0..640 {
+            payloads.came_of(8 << 20);
+        }
+        assert_eq!(payloads.fitting(1_500), IN_HAND_MIN);
+        for _ in 0..1_000 {
+            payloads.came_of(100);
+        }
+        assert_eq!(payloads.fitting(1_500), 1_500);
     }
 }

@@ -227,8 +227,15 @@ impl Lane {
                                 .await;
                         }
                     }
-                    Some(index) => again(&mut work, around(batch, index)),
-                    None => again(&mut work, batch.into_iter().map(|member| vec![member])),
+                    Some(index) => {
+                        self.handler.sizes.failed(index);
+                        again(&mut work, around(batch, index));
+                    }
+                    // The commit was refused, which names nobody: smaller and smaller batches find who it is.
+                    None => {
+                        self.handler.sizes.failed(batch.len() - 1);
+                        again(&mut work, halves(batch));
+                    }
                 },
             }
         }

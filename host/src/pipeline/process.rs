@@ -70,7 +70,7 @@ pub(crate) enum Processed {
     Failed {
         /// All members, in their order.
         batch: Vec<Member>,
-        /// Whose failure it is; `None` if only a run of each alone can tell.
+        /// Whose failure it is; `None` if only runs of smaller batches can tell.
         index: Option<usize>,
         /// What the member is charged with.
         failure: Failure,
@@ -146,6 +146,7 @@ pub(crate) async fn process(
     };
     stages.ends(Stage::Claim);
     trace.ends(Stage::Claim);
+    took.claimed();
     fault::point("after-claim");
 
     // Handle what is neither a duplicate nor in conflict.
@@ -231,6 +232,7 @@ pub(crate) async fn process(
     if let Err(misled) = handler.settle(&mut tx).await {
         return handler.misled(Some(tx), batch, misled).await;
     }
+    took.ran();
     stages.ends(Stage::Handle);
     trace.ends(Stage::Handle);
 

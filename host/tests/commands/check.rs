@@ -163,7 +163,7 @@ fn check_needs_neither_database_nor_broker() {
          statements 100, result 1MiB, call 2MiB, table 1000, savepoints 3, cursors 2, outbox 5, log 1KiB\n"
             .to_owned(),
         "  lanes      2\n".to_owned(),
-        "  batch      up to 50 messages, 250ms at the most\n".to_owned(),
+        "  batch      up to 500 messages, 250ms at the most\n".to_owned(),
         "  retry      1 attempt, 1s..300s between them\n".to_owned(),
         "  migrations 2\n".to_owned(),
         "handler `ship`\n".to_owned(),
@@ -215,7 +215,7 @@ fn check_as_json() {
         json!({
             "name": name, "consumer": name, "digest": null, "contract": "0.1.0", "migrations": 0,
             "component": scene::script().display().to_string(), "bytes": component.len(), "imports": imports,
-            "batch": {"max": 50, "max_hold_ms": 250}, "targets": [],
+            "batch": {"max": 500, "max_hold_ms": 250}, "targets": [],
             "order_by": null, "on_dead": null, "role": null, "allow_ddl": false, "differs": [],
         })
     };

@@ -61,27 +61,7 @@ pub fn script() -> PathBuf {
 
 /// `balance = balance + amount`.
 pub fn credit_account() -> PathBuf {
-    component("examples/credit-account/credit-account.wasm")
-}
-
-/// `credit_account` in C.
-pub fn credit_account_c() -> PathBuf {
-    component("examples/credit-account-c/credit-account-c.wasm")
-}
-
-/// `credit_account` in JavaScript: each start of a host compiles its engine, which takes many seconds of a debug build's computing.
-pub fn credit_account_js() -> PathBuf {
-    component("examples/credit-account-js/credit-account-js.wasm")
-}
-
-/// `credit_account` in TypeScript, as `credit_account_js`.
-pub fn credit_account_ts() -> PathBuf {
-    component("examples/credit-account-ts/credit-account-ts.wasm")
-}
-
-/// `credit_account` in Python: compiling its interpreter takes as long as JavaScript's engine.
-pub fn credit_account_python() -> PathBuf {
-    component("examples/credit-account-python/credit-account-python.wasm")
+    component("examples/credit-account/rust/credit-account.wasm")
 }
 
 /// Keeps the newest version of each profile.
@@ -89,7 +69,8 @@ pub fn upsert_profile() -> PathBuf {
     component("examples/upsert-profile/upsert-profile.wasm")
 }
 
-fn component(path: &str) -> PathBuf {
+/// Returns the path of a component, from the repository's root.
+pub fn component(path: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path);
     assert!(
         path.exists(),
@@ -170,14 +151,16 @@ impl Scene {
 
     /// Starts a host.
     ///
-    /// On PostgreSQL `HAPAX_TEST_LANES` and `HAPAX_TEST_BATCH_MAX` decide about these two, whatever the test says.
+    /// On PostgreSQL `HAPAX_TEST_LANES`, `HAPAX_TEST_BATCH_MAX` and `HAPAX_TEST_SQL` decide about these three, whatever the test says.
     pub fn host(&self, arguments: &[&str], variables: &[(&str, &str)]) -> Host {
         let mut variables = variables.to_vec();
-        let shape = ["LANES", "BATCH_MAX"].map(|key| std::env::var(format!("HAPAX_TEST_{key}")));
+        let shape =
+            ["LANES", "BATCH_MAX", "SQL"].map(|key| std::env::var(format!("HAPAX_TEST_{key}")));
         if self.store.kind() == StoreKind::Postgres {
             let keys = [
                 "HAPAX_HANDLERS__SUBJECT__LANES",
                 "HAPAX_HANDLERS__SUBJECT__BATCH__MAX",
+                "HAPAX_HANDLERS__SUBJECT__SQL",
             ];
             for (key, value) in keys.into_iter().zip(&shape) {
                 if let Ok(value) = value {
