@@ -11,6 +11,7 @@ use wasmtime::ResourceLimiter;
 
 use super::HandlerOptions;
 use super::bindings::hapax::handler::types;
+use super::engine::TICK;
 use super::log::LogLines;
 use super::outbox::Outbox;
 use super::sql::lower_error;
@@ -171,19 +172,45 @@ impl ResourceLimiter for Limiter {
 
 /// Measures the processor time of one call: that of its polls, on whichever thread each of them ran.
 ///
-/// The thread's own clock counts neither what the call waited for nor what the thread stood still for others.
-#[derive(Debug, Default)]
+/// What counts is the thread's own clock, which counts neither what the call waited for nor what the thread stood still for others. To
+/// ask for it takes as long as a short call's own work, so polls that end before the first tick of the epoch count as they took, up to one
+/// tick, until the call has spent `EXACT_FROM` on them.
+#[derive(Debug)]
 pub(super) struct Meter {
     spent_nanoseconds: AtomicU64,
+    /// By the clock of the machine.
     poll_began_nanoseconds: AtomicU64,
+    /// What the thread's clock showed, or would have shown, when the poll began; `UNKNOWN` until it is asked for.
+    thread_began_nanoseconds: AtomicU64,
+}
+
+const UNKNOWN: u64 = u64::MAX;
+/// Below all limits that are set in earnest.
+const EXACT_FROM: Duration = Duration::from_millis(20);
+const TICK_NANOSECONDS: u64 = TICK.as_nanos() as u64;
+
+impl Default for Meter {
+    fn default() -> Self {
+        Self {
+            spent_nanoseconds: AtomicU64::new(0),
+            poll_began_nanoseconds: AtomicU64::new(0),
+            thread_began_nanoseconds: AtomicU64::new(UNKNOWN),
+        }
+    }
 }
 
 impl Meter {
-    /// Returns the time spent so far. Call it within a poll.
+    /// Returns the time spent so far. Call it within a poll, at a tick.
     pub(super) fn spent_in_poll(&self) -> Duration {
-        let in_poll = thread_cpu_nanoseconds()
-            .saturating_sub(self.poll_began_nanoseconds.load(Ordering::Relaxed));
-        self.spent() + Duration::from_nanos(in_poll)
+        let now = thread_cpu_nanoseconds();
+        let mut began = self.thread_began_nanoseconds.load(Ordering::Relaxed);
+        if began == UNKNOWN {
+            // Computing, it would have been looked at one tick after it began.
+            began = now.saturating_sub(self.elapsed_nanoseconds().min(TICK_NANOSECONDS));
+            self.thread_began_nanoseconds
+                .store(began, Ordering::Relaxed);
+        }
+        self.spent() + Duration::from_nanos(now.saturating_sub(began))
     }
 
     /// Returns the time spent in the polls that have ended.
@@ -192,21 +219,45 @@ impl Meter {
     }
 
     pub(super) fn poll_begins(&self) {
-        self.poll_began_nanoseconds
-            .store(thread_cpu_nanoseconds(), Ordering::Relaxed);
+        self.poll_began_nanoseconds.store(
+            nanoseconds(rustix::time::ClockId::Monotonic),
+            Ordering::Relaxed,
+        );
+        let began = match self.spent() < EXACT_FROM {
+            true => UNKNOWN,
+            false => thread_cpu_nanoseconds(),
+        };
+        self.thread_began_nanoseconds
+            .store(began, Ordering::Relaxed);
     }
 
     pub(super) fn poll_ends(&self) {
-        let spent = self.spent_in_poll();
+        let spent = match self.thread_began_nanoseconds.load(Ordering::Relaxed) {
+            UNKNOWN => {
+                let elapsed = self.elapsed_nanoseconds().min(TICK_NANOSECONDS);
+                self.spent() + Duration::from_nanos(elapsed)
+            }
+            _ => self.spent_in_poll(),
+        };
         self.spent_nanoseconds.store(
             u64::try_from(spent.as_nanos()).unwrap_or(u64::MAX),
             Ordering::Relaxed,
         );
     }
+
+    /// Since the poll began, by the clock of the machine.
+    fn elapsed_nanoseconds(&self) -> u64 {
+        nanoseconds(rustix::time::ClockId::Monotonic)
+            .saturating_sub(self.poll_began_nanoseconds.load(Ordering::Relaxed))
+    }
 }
 
 fn thread_cpu_nanoseconds() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    nanoseconds(rustix::time::ClockId::ThreadCPUTime)
+}
+
+fn nanoseconds(clock: rustix::time::ClockId) -> u64 {
+    let now = rustix::time::clock_gettime(clock);
     (now.tv_sec as u64)
         .saturating_mul(1_000_000_000)
         .saturating_add(now.tv_nsec as u64)
@@ -250,5 +301,26 @@ mod tests {
         while meter.spent_in_poll() < Duration::from_millis(30) {}
         meter.poll_ends();
         assert!(meter.spent() >= Duration::from_millis(30), "{meter:?}");
+    }
+
+    #[test]
+    fn many_short_polls_add_up() {
+        let meter = Meter::default();
+        let began = thread_cpu_nanoseconds();
+        let worked = || Duration::from_nanos(thread_cpu_nanoseconds() - began);
+        while worked() < Duration::from_millis(60) {
+            meter.poll_begins();
+            let poll = thread_cpu_nanoseconds();
+            while thread_cpu_nanoseconds() - poll < 1_000_000 {}
+            meter.poll_ends();
+        }
+        // What lies between the polls is little; by the clock of the machine they may have taken longer, up to where it is exact.
+        let spent = meter.spent();
+        assert!(spent > worked() / 2, "{spent:?} of {:?}", worked());
+        assert!(
+            spent < worked() + EXACT_FROM + TICK,
+            "{spent:?} of {:?}",
+            worked()
+        );
     }
 }
