@@ -32,6 +32,8 @@
 //! **Invariant**: nothing here keeps state between two messages; the host makes a fresh instance for each.
 //! **Invariant**: nothing here imports WASI; a handler reaches only what the package `hapax:handler` gives it.
 
+#[cfg(all(target_arch = "wasm32", feature = "allocator"))]
+mod allocator;
 pub mod config;
 mod convert;
 mod decode;
