@@ -167,6 +167,18 @@ async fn a_loop_in_the_start_function_meets_the_cpu_limit() {
     );
 }
 
+/// The host is not to blame for it: it would run again for ever, charged to nobody.
+#[tokio::test]
+async fn a_call_of_the_host_that_fails_in_the_start_function_is_a_trap() {
+    let drop =
+        r#"(import "hapax:handler/sql@0.1.0" "[resource-drop]savepoint" (func $drop (param i32)))"#;
+    let body = format!(
+        r#"{ALLOCATOR} (func $start (call $drop (i32.const 7))) (start $start)
+        (func (export "handle") (param i32) (result i32) {OK})"#
+    );
+    trap(&component(drop, &body)).await;
+}
+
 #[tokio::test]
 async fn a_loop_in_the_allocator_meets_the_cpu_limit() {
     let body = format!(

@@ -169,21 +169,43 @@ fn an_unknown_import_is_named() {
 }
 
 #[test]
-fn wasi_has_a_hint_of_its_own() {
-    let wit = Wit::new()
-        .add(
-            "deps/cli/cli.wit",
-            "package wasi:cli@0.2.6; interface environment { get-arguments: func() -> list<string>; } interface exit { exit: func(); }",
-        )
-        .replace(
+fn of_wasi_only_the_closed_one_is_granted() {
+    let with = |packages: &str, imports: &str| {
+        Wit::new().add("deps/wasi/wasi.wit", packages).replace(
             "worlds.wit",
             "import config;",
-            "import config; import wasi:cli/environment@0.2.6; import wasi:cli/exit@0.2.6;",
-        );
+            &format!("import config; {imports}"),
+        )
+    };
+    // An older patch of it, which is there.
+    let cli =
+        "package wasi:cli@0.2.6; interface environment { get-arguments: func() -> list<string>; }";
+    let granted = with(cli, "import wasi:cli/environment@0.2.6;");
+    assert!(
+        loaded(&granted.component("handler"))
+            .info()
+            .imports
+            .contains(&"wasi:cli/environment@0.2.6".to_owned())
+    );
+    // What it has, as something else than it has.
+    let other =
+        "package wasi:cli@0.2.6; interface environment { get-arguments: func() -> string; }";
+    let error = refused(&with(other, "import wasi:cli/environment@0.2.6;").component("handler"));
+    assert!(
+        error.problem.starts_with(
+            "cannot link `h.wasm`: it does not fit `hapax:handler@0.1.0` or its closed WASI 0.2"
+        ),
+        "{}",
+        error.problem
+    );
+    let wit = with(
+        "package wasi:http@0.2.6; interface types { f: func(); } interface outgoing-handler { f: func(); }",
+        "import wasi:http/types@0.2.6; import wasi:http/outgoing-handler@0.2.6;",
+    );
     assert_refused(
         &wit.component("handler"),
-        "cannot link `h.wasm`: this host does not provide imports `wasi:cli/environment@0.2.6`, `wasi:cli/exit@0.2.6`; it provides `hapax:handler@0.1.0` with `sql`, `outbox`, `log`, `config`",
-        "build it without WASI: for Rust, the target `wasm32-unknown-unknown`; for other languages, with WASI stubbed out",
+        "cannot link `h.wasm`: this host does not provide imports `wasi:http/types@0.2.6`, `wasi:http/outgoing-handler@0.2.6`; it provides `hapax:handler@0.1.0` with `sql`, `outbox`, `log`, `config`",
+        "a handler gets a closed WASI 0.2 (`wasi:cli`, `clocks`, `filesystem`, `io`, `random`, `sockets`, with nothing behind them); build it without the others",
     );
 }
 

@@ -355,7 +355,9 @@ impl Handler {
                 text: trap_text(text, error, last_words),
             };
         }
-        if stopped.instantiating && trap.is_none() && !causes.contains("resource limit exceeded") {
+        // With frames of the guest's own it was a start function that failed.
+        let is_guests = trap.is_some() || error.is::<WasmBacktrace>();
+        if stopped.instantiating && !is_guests && !causes.contains("resource limit exceeded") {
             return Verdict::Host { text: causes };
         }
         Verdict::Trap {

@@ -14,7 +14,7 @@ use wasmtime::{Config, Enabled, Engine, InstanceAllocationStrategy, PoolingAlloc
 
 use super::state::{CORE_INSTANCES_MAX, MEMORIES_MAX, State, TABLE_ELEMENTS_MAX, TABLES_MAX};
 use super::text;
-use super::{Cache, bindings, self_check};
+use super::{Cache, bindings, self_check, wasi};
 
 /// How often running handlers are looked at: the grain of CPU limits, and how long one can keep a thread from others.
 pub const TICK: Duration = Duration::from_millis(5);
@@ -156,7 +156,7 @@ impl Shared {
             return Ok(linker);
         }
         let mut linker = self.linker.clone();
-        wasmtime_wasi::p2::add_to_linker_async(&mut linker)?;
+        wasi::add_to_linker(&mut linker)?;
         Ok(self.wasi_linker.get_or_init(|| linker))
     }
 
