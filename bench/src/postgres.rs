@@ -53,8 +53,8 @@ pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<Latencies> {
         workers.spawn(async move {
             loop {
                 let report = match &stream {
-                    Some(stream) => worker.from_stream(stream).await?,
-                    None => worker.from_queue().await?,
+                    Some(stream) => worker.read_stream(stream).await?,
+                    None => worker.read_queue().await?,
                 };
                 applied.send(report)?;
             }
@@ -87,7 +87,7 @@ struct Worker {
 }
 
 impl Worker {
-    async fn from_stream(&mut self, stream: &JetStream) -> anyhow::Result<Report> {
+    async fn read_stream(&mut self, stream: &JetStream) -> anyhow::Result<Report> {
         let group = stream.next(self.batch).await?;
         let mut tx = self.connection.begin().await?;
         // A group of one holds one row, and needs no lock before it.
@@ -105,7 +105,7 @@ impl Worker {
         Ok((fresh, took))
     }
 
-    async fn from_queue(&mut self) -> anyhow::Result<Report> {
+    async fn read_queue(&mut self) -> anyhow::Result<Report> {
         let begun = Instant::now();
         let mut tx = self.connection.begin().await?;
         if self.batch > 1 {

@@ -172,7 +172,7 @@ fn ceilings(
             };
             let pgbench = Pgbench {
                 program,
-                url: database.url(),
+                url: without_options(&database.url()),
                 folder: bench.folder,
             };
             let found = pgbench.ceilings(work, sent.load)?;
@@ -227,4 +227,11 @@ fn prepared<'a>(
     database.run(&database::accounts("accounts", sent.messages.accounts()))?;
     database.run(database::by_hand(kind))?;
     Ok(database)
+}
+
+/// Returns the URL without what only the daemon's driver knows.
+fn without_options(url: &str) -> String {
+    url.split_once('?')
+        .map_or(url, |(before, _)| before)
+        .to_owned()
 }

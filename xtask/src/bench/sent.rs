@@ -147,7 +147,7 @@ impl Bench<'_> {
         match scenario.work {
             Work::Execute if scenario.setting.more_handlers == 0 => self
                 .root
-                .join("examples/credit-account/credit-account.wasm"),
+                .join("examples/credit-account/rust/credit-account.wasm"),
             Work::Execute | Work::ReadWrite => self.guest("accounts"),
             Work::Batch => self.root.join(BATCH_COMPONENT),
         }
@@ -163,7 +163,7 @@ impl Bench<'_> {
         let file = self.folder.join("await.toml");
         let component = self
             .root
-            .join("examples/credit-account/credit-account.wasm");
+            .join("examples/credit-account/rust/credit-account.wasm");
         let component = Value::from(component.to_string_lossy());
         let text = format!(
             "[store]\nurl = \"sqlite:await.db\"\n\n[sources.{SOURCE}]\nkind = \"queue\"\n\n\
