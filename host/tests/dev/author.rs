@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use crate::support::host::{self, hapax};
 
 /// How long anything may take before a test gives up on it. The first build of a project in Rust takes minutes on a loaded machine.
-const PATIENCE: Duration = Duration::from_secs(240);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(240);
 
 /// A folder with the project `credit`, with a space and letters beyond ASCII in its path.
 pub(crate) struct Author {

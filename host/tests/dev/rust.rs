@@ -1,8 +1,11 @@
 //! A project in Rust.
 
+use std::io::Read as _;
+use std::process::Command;
+
 use serde_json::json;
 
-use crate::author::{Author, balance};
+use crate::author::{Author, PATIENCE, balance};
 
 #[test]
 fn a_change_takes_effect_and_a_build_that_writes_among_the_sources_comes_to_an_end() {
@@ -62,4 +65,34 @@ fn a_change_takes_effect_and_a_build_that_writes_among_the_sources_comes_to_an_e
     followed.interrupt();
     assert!(followed.end().success());
     assert_eq!(followed.count("building"), builds + 1);
+}
+
+/// Whoever ends in the middle of a build wants nothing of it any more, least of all a compiler that goes on unseen.
+#[test]
+fn the_end_ends_a_build_with_all_that_it_has_started() {
+    let author = Author::with_project("rust");
+    let pipe = author.file(".alive");
+    let made = Command::new("mkfifo").arg(&pipe).status().unwrap();
+    assert!(made.success());
+    // Cargo's child holds the pipe open as long as it lives.
+    std::fs::write(
+        author.file("build.rs"),
+        "use std::io::Write;\n\
+         fn main() {\n\
+         let mut pipe = std::fs::File::create(\".alive\").unwrap();\n\
+         pipe.write_all(b\"here\").unwrap();\n\
+         loop { std::thread::park(); }\n\
+         }\n",
+    )
+    .unwrap();
+    let mut followed = author.follow(&[]);
+    let mut alive = std::fs::File::open(&pipe).unwrap();
+    let mut here = [0; 4];
+    alive.read_exact(&mut here).unwrap();
+    followed.types("q");
+    assert!(followed.end().success());
+    let (sender, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || sender.send(alive.read_to_end(&mut Vec::new()).unwrap()));
+    assert_eq!(ended.recv_timeout(PATIENCE), Ok(0));
+    assert_eq!(followed.count("built"), 0);
 }

@@ -12,6 +12,7 @@ mod sources;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
@@ -23,9 +24,13 @@ use super::send::{Next, send};
 use super::watch::{Reread, Watching};
 use crate::exit::{CommandError, Exit};
 use crate::pipeline::MessageObserver;
+use build::running::Running;
 use place::Place;
 pub use show::{DevEvent, MessageShown, PublishedShown, RowChange};
 use sources::{Habits, Kind, Sources};
+
+/// How long the end of everything waits for that of a build.
+const BUILD_ENDS_WITHIN: Duration = Duration::from_secs(2);
 
 /// How a project is developed.
 #[derive(Clone, Debug)]
@@ -87,6 +92,7 @@ pub async fn dev(
         tell,
         habits: Habits::default(),
         building: None,
+        running: Running::default(),
         serving: None,
         digest: None,
         during: BTreeSet::new(),
@@ -101,7 +107,14 @@ pub async fn dev(
         // Each branch keeps what it has so far in `sources`, `dev` or its channel, so a drop loses nothing.
         tokio::select! {
             () = &mut stop => break,
-            changed = sources.changed() => dev.changed(&sources, changed),
+            changed = sources.changed() => {
+                if sources.has_configuration(&changed)
+                    && let Ok(read) = dev.place.read(&dev.options)
+                {
+                    dev.wants.build |= sources.configure(&read.config);
+                }
+                dev.changed(&sources, changed);
+            }
             built = ended(&mut dev.building) => {
                 dev.building = None;
                 // What is written by now was written during the build, by whomever.
@@ -118,6 +131,7 @@ pub async fn dev(
         }
         dev.go().await;
     }
+    dev.stop_building().await;
     dev.stop_serving().await;
     Ok(())
 }
@@ -141,6 +155,8 @@ struct Dev {
     tell: Tell,
     habits: Habits,
     building: Option<Task<Built>>,
+    /// The tools of the running build.
+    running: Running,
     serving: Option<Task<()>>,
     /// Of what was built last.
     digest: Option<String>,
@@ -267,14 +283,16 @@ impl Dev {
         }
     }
 
-    fn begin_build(&self) -> Result<Task<Built>, CommandError> {
+    fn begin_build(&mut self) -> Result<Task<Built>, CommandError> {
         let tell = Arc::clone(&self.tell);
         let options = self.place.build_options(&self.options)?;
-        let building = build::build(options, move |step| {
+        self.running = Running::default();
+        let step = move |step: &str| {
             tell(DevEvent::Step {
                 text: step.to_owned(),
             });
-        });
+        };
+        let building = build::build_until(options, step, Some(self.running.clone()));
         Ok(Task {
             task: tokio::spawn(building),
             stop: None,
@@ -331,6 +349,16 @@ impl Dev {
             stop: Some(stop),
         });
         Ok(())
+    }
+
+    /// Ends the running build, if there is one: nobody wants its component any more.
+    async fn stop_building(&mut self) {
+        if self.building.is_none() {
+            return;
+        }
+        self.running.end();
+        // It takes its temporary files away. Where it compiles for the check, it leaves none.
+        let _ = tokio::time::timeout(BUILD_ENDS_WITHIN, ended(&mut self.building)).await;
     }
 
     async fn stop_serving(&mut self) {

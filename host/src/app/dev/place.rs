@@ -197,8 +197,12 @@ impl Place {
             for entry in entries {
                 let entry = entry?;
                 // With it go its journal and its locks, which are called after it.
-                if entry.file_name().to_string_lossy().starts_with(DATABASE) {
-                    std::fs::remove_file(entry.path())?;
+                if entry.file_name().to_string_lossy().starts_with(DATABASE)
+                    && let Err(error) = std::fs::remove_file(entry.path())
+                    // The last connection, which another thread may close just now, removes the journal itself.
+                    && error.kind() != std::io::ErrorKind::NotFound
+                {
+                    return Err(error);
                 }
             }
             Ok(())

@@ -57,21 +57,35 @@ pub(super) struct Sources {
 impl Sources {
     /// Looks at the files for the first time.
     pub(super) fn new(place: &Place, config: &Config) -> Self {
-        let handlers = || config.handlers.values();
         let mut sources = Self {
             root: place.folder().to_owned(),
-            migrations: handlers()
-                .filter_map(|handler| std::path::absolute(handler.migrations.as_ref()?).ok())
-                .collect(),
-            component: handlers()
-                .filter_map(|handler| std::path::absolute(handler.component.file()?).ok())
-                .collect(),
+            migrations: Vec::new(),
+            component: Vec::new(),
             folders: Folders::new(),
             files: BTreeMap::new(),
             stirred: None,
         };
+        sources.configure(config);
         sources.look();
         sources
+    }
+
+    /// Goes by another configuration from now on. True if components belong elsewhere.
+    pub(super) fn configure(&mut self, config: &Config) -> bool {
+        let handlers = || config.handlers.values();
+        self.migrations = handlers()
+            .filter_map(|handler| std::path::absolute(handler.migrations.as_ref()?).ok())
+            .collect();
+        let component: Vec<PathBuf> = handlers()
+            .filter_map(|handler| std::path::absolute(handler.component.file()?).ok())
+            .collect();
+        let before = std::mem::replace(&mut self.component, component);
+        before != self.component
+    }
+
+    /// True if the configuration is among `changed`.
+    pub(super) fn has_configuration(&self, changed: &BTreeSet<PathBuf>) -> bool {
+        changed.contains(&self.root.join(CONFIG))
     }
 
     /// Says what a change of `path` means.
