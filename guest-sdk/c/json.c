@@ -183,10 +183,23 @@ bool json_member(json_t *json, json_string_t *name) {
     if (take(json, '}')) return false;
     if (!take(json, ',')) return fail(json, "a comma or an end is expected");
   }
+  json->member = (json_string_t){NULL, 0};
   *name = json_string(json);
-  return json->error == NULL && (take(json, ':') || fail(json, "a colon is expected"));
+  if (json->error != NULL || !(take(json, ':') || fail(json, "a colon is expected"))) return false;
+  json->member = *name;
+  return true;
 }
 
 void json_end(json_t *json) {
   if (json->error == NULL && peek(json) != -1) fail(json, "more than one value");
+}
+
+json_string_t json_problem(const json_t *json) {
+  if (json->error == NULL) return (json_string_t){NULL, 0};
+  handler_string_t text = hapax_text(json->error);
+  if (json->member.ptr != NULL) {
+    handler_string_t member = {json->member.ptr, json->member.len};
+    text = hapax_join(4, hapax_text("`"), member, hapax_text("`: "), text);
+  }
+  return (json_string_t){text.ptr, text.len};
 }

@@ -4,17 +4,18 @@
 #include <stddef.h>
 #include <stdint.h>
 
-typedef struct {
-  const uint8_t *at, *end;
-  bool begun;
-  const char *error; // NULL if there was none
-} json_t;
-
 // UTF-8, without a NUL at its end.
 typedef struct {
   uint8_t *ptr;
   size_t len;
 } json_string_t;
+
+typedef struct {
+  const uint8_t *at, *end;
+  bool begun;
+  const char *error; // NULL if there was none
+  json_string_t member; // whose value is read; its `ptr` is NULL before the first
+} json_t;
 
 json_t json_begin(const uint8_t *bytes, size_t count);
 
@@ -27,5 +28,8 @@ void json_skip(json_t *json);
 
 // Nothing but white space may follow.
 void json_end(json_t *json);
+
+// What was wrong, and in which member: "`amount`: an integer is expected". Its `ptr` is NULL if nothing was.
+json_string_t json_problem(const json_t *json);
 
 bool json_equals(json_string_t string, const char *literal);

@@ -122,7 +122,7 @@ enum Command {
     ///
     /// Changed components and handlers' tables are taken up while it runs; SIGHUP has all of them read again.
     #[command(
-        after_help = "Examples:\n  hapax run\n  hapax run --config examples/credit-account/hapax.toml --until-idle\n  \
+        after_help = "Examples:\n  hapax run\n  hapax run --config examples/credit-account/rust/hapax.toml --until-idle\n  \
                       hapax run --check-first\n  \
                       HAPAX_STORE__URL=postgres://app@db/app hapax run --log-format json"
     )]
@@ -172,7 +172,7 @@ enum Command {
     /// host, after a failure, and in other orders. The tables, what is published and the dead letters must come out the same each time, and as
     /// `expected.jsonl` says. The database of the configuration is not touched. Exits with 1 if something is found.
     #[command(
-        after_help = "Examples:\n  hapax test\n  hapax test examples/credit-account --seed 7 --shuffles 20\n  \
+        after_help = "Examples:\n  hapax test\n  hapax test examples/credit-account/rust --seed 7 --shuffles 20\n  \
                       hapax test --write-expected\n  hapax test --database postgres://app@localhost/app --json"
     )]
     Test(test::Arguments),

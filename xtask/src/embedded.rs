@@ -24,7 +24,7 @@ const RECORD: &str = "host/src/app/demo/github-activity.json";
 const SOURCES: [&str; 8] = [
     "examples/Cargo.toml",
     "examples/Cargo.lock",
-    "examples/credit-account/Cargo.toml",
+    "examples/credit-account/rust/Cargo.toml",
     "examples/github-activity/Cargo.toml",
     "examples/github-activity/src",
     "guest-sdk/rust/Cargo.toml",

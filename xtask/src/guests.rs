@@ -1,6 +1,6 @@
 //! Builds the example handlers and the test guests, and makes components of them.
 //!
-//! **Invariant**: a component that imports anything outside `hapax:handler` is an error, so none of ours needs WASI.
+//! **Invariant**: a component that imports anything outside `hapax:handler` is an error, so none of ours needs WASI, but the one that tries it.
 //! **Invariant**: guests have a target folder of their own, since they may be built by another compiler than the daemon.
 //! **Invariant**: the examples' bytes do not depend on where the repository lies; [`stage`] says how.
 
@@ -20,26 +20,29 @@ use crate::{cargo, embedded, process};
 /// The package that a handler may import from.
 const CONTRACT: &str = "hapax:handler/";
 
+/// The guest that imports WASI, for the tests of the closed one.
+const WASI_GUEST: &str = "wasi";
+
 /// A cargo workspace of guests.
 struct Workspace {
     /// Its folder, below the repository's root.
     folder: &'static str,
     /// Returns the manifest to build it by.
     manifest: fn(root: &Path) -> anyhow::Result<PathBuf>,
-    /// Where the component `name` lies, below `folder`.
-    component: fn(name: &str) -> PathBuf,
+    /// Returns where the component of a guest lies, below `folder`.
+    component: fn(guest: &Guest) -> PathBuf,
 }
 
 const WORKSPACES: [Workspace; 2] = [
     Workspace {
         folder: "examples",
         manifest: stage,
-        component: |name| Path::new(name).join(format!("{name}.wasm")),
+        component: |guest| guest.folder.join(format!("{}.wasm", guest.name)),
     },
     Workspace {
         folder: "host/tests/guests",
         manifest: |root| Ok(root.join("host/tests/guests/Cargo.toml")),
-        component: |name| PathBuf::from(format!("{name}.wasm")),
+        component: |guest| PathBuf::from(format!("{}.wasm", guest.name)),
     },
 ];
 
@@ -54,8 +57,14 @@ pub(crate) fn build(root: &Path, wasm: &WasmTarget) -> anyhow::Result<()> {
             workspace.folder
         ));
         for guest in compile(root, workspace, wasm)? {
-            let path = Path::new(workspace.folder).join((workspace.component)(&guest.name));
+            let path = Path::new(workspace.folder).join((workspace.component)(&guest));
             let component = componentize(&guest.module)
+                .and_then(|component| {
+                    if guest.name != WASI_GUEST {
+                        only_the_contract(&component)?;
+                    }
+                    Ok(component)
+                })
                 .with_context(|| format!("guest `{}`: cannot make a component", guest.name))?;
             let written = write_if_changed(&root.join(&path), &component)?;
             say_built(&path, component.len(), written);
@@ -78,18 +87,21 @@ pub(crate) fn say_built(path: &Path, bytes: usize, written: bool) {
 struct Guest {
     /// The package's name.
     name: String,
+    /// The package's folder, below that of its workspace.
+    folder: PathBuf,
     /// The core module.
     module: PathBuf,
 }
 
 fn compile(root: &Path, workspace: &Workspace, wasm: &WasmTarget) -> anyhow::Result<Vec<Guest>> {
     let messages = tempfile::NamedTempFile::new().context("cannot make a temporary file")?;
+    let manifest = (workspace.manifest)(root)?;
     let mut command = cargo::command(root);
     command
         .args(["build", "--release", "--locked"])
         .arg("--message-format=json-render-diagnostics")
         .arg("--manifest-path")
-        .arg((workspace.manifest)(root)?)
+        .arg(&manifest)
         .arg("--target-dir")
         .arg(root.join("target/guests"))
         .env("CARGO_ENCODED_RUSTFLAGS", path_flags(root))
@@ -100,7 +112,7 @@ fn compile(root: &Path, workspace: &Workspace, wasm: &WasmTarget) -> anyhow::Res
     wasm.configure(&mut command);
     process::run(&mut command)?;
     let messages = fs::read_to_string(messages.path()).context("cannot read what cargo said")?;
-    let guests = modules(&messages);
+    let guests = modules(&messages, manifest.parent().unwrap_or(root));
     if guests.is_empty() {
         bail!("cargo built no guest in `{}`", workspace.folder);
     }
@@ -139,7 +151,11 @@ fn stage(root: &Path) -> anyhow::Result<PathBuf> {
     link("guest-sdk", &root.join("guest-sdk"))?;
     for entry in fs::read_dir(&examples).with_context(|| shown(&examples))? {
         let entry = entry.with_context(|| shown(&examples))?;
-        if entry.path().join("Cargo.toml").is_file() {
+        // One that is there in many languages has a folder for each.
+        if ["Cargo.toml", "rust/Cargo.toml"]
+            .iter()
+            .any(|manifest| entry.path().join(manifest).is_file())
+        {
             link(&entry.file_name().to_string_lossy(), &entry.path())?;
         }
     }
@@ -182,8 +198,8 @@ fn path_flags(root: &Path) -> OsString {
     flags
 }
 
-/// Returns the Wasm modules in cargo's messages, one JSON object a line.
-fn modules(messages: &str) -> Vec<Guest> {
+/// Returns the Wasm modules in cargo's messages, one JSON object a line, about the workspace in `folder`.
+fn modules(messages: &str, folder: &Path) -> Vec<Guest> {
     messages
         .lines()
         .filter_map(|line| serde_json::from_str::<Value>(line).ok())
@@ -195,23 +211,24 @@ fn modules(messages: &str) -> Vec<Guest> {
                 .filter_map(Value::as_str)
                 .find(|file| file.ends_with(".wasm"))?;
             let manifest = Path::new(message["manifest_path"].as_str()?);
+            let module = PathBuf::from(module);
             Some(Guest {
-                name: manifest.parent()?.file_name()?.to_str()?.to_owned(),
-                module: PathBuf::from(module),
+                // No package has an underscore in its name.
+                name: module.file_stem()?.to_str()?.replace('_', "-"),
+                folder: manifest.parent()?.strip_prefix(folder).ok()?.to_owned(),
+                module,
             })
         })
         .collect()
 }
 
 /// Makes a component of the core module in `file`; wit-bindgen has put the types into it.
-pub(crate) fn componentize(file: &Path) -> anyhow::Result<Vec<u8>> {
+fn componentize(file: &Path) -> anyhow::Result<Vec<u8>> {
     let module = fs::read(file).with_context(|| format!("cannot read `{}`", file.display()))?;
     let mut encoder = ComponentEncoder::default();
     encoder.validate(true);
     encoder.module(&module)?;
-    let component = encoder.encode()?;
-    only_the_contract(&component)?;
-    Ok(component)
+    encoder.encode()
 }
 
 /// Sees that `component` imports nothing but what a host of handlers has.
@@ -266,11 +283,12 @@ mod tests {
     fn guests_are_found_in_the_messages() {
         let messages = r#"{"reason":"compiler-artifact","manifest_path":"/r/serde/Cargo.toml","filenames":["/t/libserde.rlib"]}
 not json
-{"reason":"compiler-artifact","manifest_path":"/e/credit-account/Cargo.toml","filenames":["/t/credit_account.wasm"]}
+{"reason":"compiler-artifact","manifest_path":"/e/credit-account/rust/Cargo.toml","filenames":["/t/credit_account.wasm"]}
 {"reason":"build-finished","success":true}"#;
-        let guests = modules(messages);
+        let guests = modules(messages, Path::new("/e"));
         assert_eq!(guests.len(), 1);
         assert_eq!(guests[0].name, "credit-account");
+        assert_eq!(guests[0].folder, Path::new("credit-account/rust"));
         assert_eq!(guests[0].module, Path::new("/t/credit_account.wasm"));
     }
 

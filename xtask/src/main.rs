@@ -12,6 +12,7 @@ mod failure;
 mod foreign;
 mod guests;
 mod interrupt;
+mod languages;
 mod process;
 mod python;
 mod services;
@@ -133,9 +134,19 @@ enum Command {
         #[arg(long, value_name = "H", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=8))]
         hosts: u8,
     },
+    /// Measure what one handler costs in each language: size, compile, load, calls, memory
+    ///
+    /// Builds the components and an optimized host first, which takes minutes. Prints a table in Markdown; leave the machine alone meanwhile.
+    #[command(after_help = "Example: cargo xtask languages\n         \
+                            cargo xtask languages -- rust c")]
+    Languages {
+        /// Only these
+        #[arg(last = true, value_name = "LANGUAGE")]
+        languages: Vec<String>,
+    },
     /// Build every example handler and test guest into its `.wasm` component
     ///
-    /// Those in other languages need a clang with Wasm, Node.js and componentize-py, which are got if they are not there: as the tests do. If
+    /// Those in other languages need a clang with Wasm, Node.js, componentize-py and Go, which are got if they are not there: as the tests do. If
     /// that can't be, a line says what is missing, and the others are built.
     #[command(after_help = "Example: cargo xtask guests\n         \
                             HAPAX_WASM_STD=rustup cargo xtask guests")]
@@ -211,6 +222,7 @@ fn main() -> ExitCode {
                 list,
             },
         ),
+        Command::Languages { languages } => languages::run(root(), &languages),
         Command::Guests { embed } => {
             guests::build(root(), &WasmTarget::prepare()?)?;
             foreign::build(root(), foreign::Missing::IsTold, true)?;
@@ -243,9 +255,13 @@ fn root() -> &'static Path {
         .expect("this crate lies in the repository")
 }
 
-/// Returns the folder for tools that were fetched for this repository alone: `target/tools`.
-fn tools() -> PathBuf {
+/// Returns cargo's folder of what is built.
+fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR")
         .map_or_else(|| root().join("target"), |set| root().join(set))
-        .join("tools")
+}
+
+/// Returns the folder for tools that were fetched for this repository alone: `target/tools`.
+fn tools() -> PathBuf {
+    target().join("tools")
 }

@@ -7,8 +7,8 @@ typedef struct {
   int64_t amount;
 } credit_t;
 
-// Returns what is wrong with the payload, or NULL.
-static const char *read_credit(const handler_list_u8_t *payload, credit_t *credit) {
+// Returns what is wrong with the payload; nothing if its `ptr` is NULL.
+static handler_string_t read_credit(const handler_list_u8_t *payload, credit_t *credit) {
   json_t json = json_begin(payload->ptr, payload->len);
   bool has_account = false, has_amount = false;
   json_string_t name;
@@ -25,16 +25,17 @@ static const char *read_credit(const handler_list_u8_t *payload, credit_t *credi
     }
   }
   json_end(&json);
-  if (json.error == NULL && !has_account) return "`account` is missing";
-  if (json.error == NULL && !has_amount) return "`amount` is missing";
-  return json.error;
+  json_string_t problem = json_problem(&json);
+  if (problem.ptr == NULL && !has_account) return hapax_text("`account` is missing");
+  if (problem.ptr == NULL && !has_amount) return hapax_text("`amount` is missing");
+  return (handler_string_t){problem.ptr, problem.len};
 }
 
 bool exports_handler_handle(handler_message_t *message, handler_failure_t *failure) {
   credit_t credit;
-  const char *wrong = read_credit(&message->payload, &credit);
-  if (wrong != NULL) {
-    return hapax_reject(failure, hapax_join(2, hapax_text("payload is not the expected JSON: "), hapax_text(wrong)));
+  handler_string_t wrong = read_credit(&message->payload, &credit);
+  if (wrong.ptr != NULL) {
+    return hapax_reject(failure, hapax_join(2, hapax_text("payload is not the expected JSON: "), wrong));
   }
   uint64_t updated;
   hapax_error_t error;

@@ -131,6 +131,13 @@ async fn python() {
     }
 }
 
+#[tokio::test]
+async fn go() {
+    if is_full() {
+        does_what_it_expects("go", "Go").await;
+    }
+}
+
 #[test]
 fn json_tells_the_same_and_an_unchanged_component_is_not_touched() {
     let place = Place::with_project("c");

@@ -13,4 +13,3 @@ mod missing;
 mod mistakes;
 mod new;
 mod place;
-mod tour;

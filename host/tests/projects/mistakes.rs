@@ -78,6 +78,48 @@ fn a_wrong_type_in_c_is_found() {
     );
 }
 
+/// With the big sizes only, as Go is not there otherwise.
+#[test]
+fn a_wrong_type_in_go_is_found() {
+    if std::env::var_os("HAPAX_TEST_FULL").is_none() {
+        return;
+    }
+    is_found(
+        "go",
+        "handler.go",
+        "if updated == 0",
+        "if updated == \"none\"",
+        &[
+            "error: the compiler does not take it:",
+            "./handler.go:",
+            "mismatched types int and untyped string",
+        ],
+    );
+    // The function that the program around it calls.
+    is_found(
+        "go",
+        "handler.go",
+        "func Handle(message hapax.Message) error",
+        "func Handle(message *hapax.Message) error",
+        &[
+            "handler.Handle",
+            "hint: correct what the compiler names; the handler is `func Handle(message hapax.Message) error`",
+        ],
+    );
+    // Nothing is downloaded unless it is asked for.
+    is_found(
+        "go",
+        "handler.go",
+        "\t\"hapax/sql\"\n",
+        "\t\"hapax/sql\"\n\t_ \"example.com/money\"\n",
+        &[
+            "error: modules are missing, which Go would download:",
+            "example.com/money",
+            "hint: run `hapax build --install`, which lets Go download them",
+        ],
+    );
+}
+
 #[test]
 fn a_handler_in_javascript_that_exports_nothing_is_found() {
     is_found(
@@ -99,7 +141,7 @@ fn a_folder_that_is_no_project_is_said() {
     for (arguments, words) in [
         (
             &["build"][..],
-            "error: `.` is no project: it has none of `Cargo.toml`, `handler.js`, `handler.ts`, `handler.py`, `handler.c`\n\
+            "error: `.` is no project: it has none of `Cargo.toml`, `handler.js`, `handler.ts`, `handler.py`, `handler.c`, `handler.go`\n\
                          hint: name a project's folder; `hapax new NAME --lang rust` makes one\n",
         ),
         (

@@ -2,7 +2,7 @@
 
 use crate::place::Place;
 
-const LANGUAGES: [&str; 5] = ["rust", "js", "ts", "python", "c"];
+const LANGUAGES: [&str; 6] = ["rust", "js", "ts", "python", "c", "go"];
 
 #[test]
 fn a_project_is_whole_in_every_language() {
@@ -100,7 +100,7 @@ fn a_name_that_will_not_do_is_said_with_what_would() {
     assert!(
         output
             .err
-            .contains("possible values: rust, js, ts, python, c"),
+            .contains("possible values: rust, js, ts, python, c, go"),
         "{}",
         output.err
     );

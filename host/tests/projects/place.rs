@@ -86,7 +86,7 @@ fn root() -> PathBuf {
 
 /// The packages of npm that `cargo xtask guests` has got for the examples.
 fn node_modules() -> PathBuf {
-    let folder = root().join("examples/credit-account-js/node_modules");
+    let folder = root().join("examples/credit-account/js/node_modules");
     assert!(
         folder.join("esbuild").exists(),
         "`{}` is not there: run `cargo xtask guests`",

@@ -3,6 +3,7 @@
 //! **Invariant**: the daemon, its demo and the guests in Rust need nothing of this. How a component is made, `hapax build` alone knows.
 
 mod c;
+mod go;
 mod javascript;
 mod python;
 mod record;
@@ -35,37 +36,73 @@ struct Tools {
     versions: String,
 }
 
-/// Builds the handlers in C, JavaScript and Python, and with `all` in TypeScript, which the ordinary tests do without: its component
-/// is made as that of JavaScript, and takes minutes of a small machine. Gets the tools for them first, and returns the folders of
-/// programs that are to go before those on `PATH`.
+/// A handler that is built.
+struct Project {
+    /// Below the repository's root.
+    folder: PathBuf,
+    /// The component's file in it.
+    component: &'static str,
+}
+
+impl Project {
+    /// Returns those of a language: the example, and the handler that the tests of all languages run.
+    fn of(word: &str) -> [Self; 2] {
+        [
+            Self {
+                folder: Path::new("examples/credit-account").join(word),
+                component: "credit-account.wasm",
+            },
+            Self {
+                folder: Path::new("host/tests/languages/handlers").join(word),
+                component: "handler.wasm",
+            },
+        ]
+    }
+}
+
+/// Builds the handlers in C, JavaScript and Python, and with `all` in TypeScript and Go, which the ordinary tests do without: their components
+/// take minutes of a small machine. Gets the tools for them first, and returns the folders of programs that are to go before those on `PATH`.
 ///
 /// # Errors
 /// What the tools say about a handler; with [`Missing::IsAnError`] also that there are none.
 pub(crate) fn build(root: &Path, missing: Missing, all: bool) -> anyhow::Result<Vec<PathBuf>> {
-    process::say("building the handlers in C, JavaScript and Python");
     type Prepare = fn(&Path) -> anyhow::Result<Tools>;
-    let languages: [(Prepare, &[&str]); 3] = [
-        (c::prepare, &["credit-account-c"]),
-        (
-            javascript::prepare,
-            if all {
-                &["credit-account-js", "credit-account-ts"]
-            } else {
-                &["credit-account-js"]
-            },
-        ),
-        (python::prepare, &["credit-account-python"]),
-    ];
+    let languages: [(Prepare, &[&str]); 4] = if all {
+        [
+            (c::prepare, &["c"]),
+            (javascript::prepare, &["js", "ts"]),
+            (python::prepare, &["python"]),
+            (go::prepare, &["go"]),
+        ]
+    } else {
+        [
+            (c::prepare, &["c"]),
+            (javascript::prepare, &["js"]),
+            (python::prepare, &["python"]),
+            (go::prepare, &[]),
+        ]
+    };
+    let words: Vec<&str> = languages
+        .iter()
+        .flat_map(|(_, words)| *words)
+        .copied()
+        .collect();
+    process::say(format_args!(
+        "building the handlers in other languages than Rust: {}",
+        words.join(", ")
+    ));
     let hapax = cargo::build_host(root)?;
     let mut folders = Vec::new();
-    for (prepare, examples) in languages {
-        let Some(tools) = usable(prepare(root), examples, missing)? else {
+    for (prepare, words) in languages {
+        if words.is_empty() {
+            continue;
+        }
+        let Some(tools) = usable(prepare(root), words, missing)? else {
             continue;
         };
-        for example in examples {
-            let folder = Path::new("examples").join(example);
-            build_one(root, &folder, &hapax, &tools)
-                .with_context(|| format!("`{}`", folder.display()))?;
+        for project in words.iter().flat_map(|word| Project::of(word)) {
+            build_one(root, &project, &hapax, &tools)
+                .with_context(|| format!("`{}`", project.folder.display()))?;
             interrupt::check()?;
         }
         folders.extend(tools.folders);
@@ -74,27 +111,25 @@ pub(crate) fn build(root: &Path, missing: Missing, all: bool) -> anyhow::Result<
 }
 
 /// Has `hapax build` make the component, unless the one that is there was made of the same things.
-fn build_one(root: &Path, folder: &Path, hapax: &Path, tools: &Tools) -> anyhow::Result<()> {
-    let example = root.join(folder);
-    let name = folder
-        .file_name()
-        .context("an example has a name")?
-        .to_string_lossy();
-    let shown = folder.join(format!("{name}.wasm"));
+fn build_one(root: &Path, project: &Project, hapax: &Path, tools: &Tools) -> anyhow::Result<()> {
+    let folder = root.join(&project.folder);
+    let shown = project.folder.join(project.component);
     let component = root.join(&shown);
-    let record = record::Record::of(root, &example, tools)?;
+    let record = record::Record::of(root, &project.folder, tools)?;
     if let Some(bytes) = record.is_of(&component) {
         guests::say_built(&shown, bytes, false);
         return Ok(());
     }
     if let Some(node_modules) = &tools.node_modules {
-        link(node_modules, &example.join("node_modules"))?;
+        link(node_modules, &folder.join("node_modules"))?;
     }
     process::run_quietly(
         Command::new(hapax)
             .args(["build", "--update-sdk"])
             .env("PATH", path_with(&tools.folders)?)
-            .current_dir(&example),
+            // Where the tests' hosts look for compiled code: what is compiled to be checked is compiled for them, too.
+            .env("XDG_CACHE_HOME", crate::target().join("tmp/cache"))
+            .current_dir(&folder),
     )?;
     let bytes = record.write(&component)?;
     guests::say_built(&shown, bytes, true);
@@ -124,7 +159,7 @@ fn path_with(folders: &[PathBuf]) -> anyhow::Result<OsString> {
 /// Returns the tools, or nothing where it was told that there are none.
 fn usable<T>(
     tools: anyhow::Result<T>,
-    examples: &[&str],
+    words: &[&str],
     missing: Missing,
 ) -> anyhow::Result<Option<T>> {
     interrupt::check()?;
@@ -132,7 +167,7 @@ fn usable<T>(
         Ok(tools) => Ok(Some(tools)),
         Err(err) if missing == Missing::IsTold => {
             let hint = Hinted::find(&err).unwrap_or("see above");
-            eprintln!("    {} is not built: {err:#}; {hint}", examples.join(", "));
+            eprintln!("    {} is not built: {err:#}; {hint}", words.join(", "));
             Ok(None)
         }
         Err(err) => Err(err),

@@ -19,20 +19,20 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// Looks at the sources of the example in `folder`.
+    /// Looks at the sources of the project in `folder`, which lies below `root`.
     pub(super) fn of(root: &Path, folder: &Path, tools: &Tools) -> anyhow::Result<Self> {
         let mut files = Vec::new();
         for shared in SHARED {
             collect(&root.join(shared), &mut files)?;
         }
-        collect(folder, &mut files)?;
+        collect(&root.join(folder), &mut files)?;
         files.sort();
         let mut hash = Sha256::new_with_prefix(&tools.versions);
         for file in files {
             // Their own hashes, so that where one ends is clear.
             hash.update(Sha256::digest(read(&file)?));
         }
-        let name = folder.file_name().context("an example has a name")?;
+        let name = folder.display().to_string().replace('/', "-");
         Ok(Self {
             file: root.join("target/foreign").join(name),
             made_of: hex(hash),

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::tools;
-use super::{Made, Work, component, sdk};
+use super::{Made, Work, bindings, component, sdk};
 use crate::exit::{CommandError, Exit};
 
 /// A package of Python's registry that carries a clang with its linker, for machines where nobody is root.
@@ -96,7 +96,7 @@ pub(super) fn make(work: &Work<'_>) -> Result<Made, CommandError> {
     (work.step)(&format!("compiling with {}", compiler.name));
     let scratch = tools::scratch()?;
     let bindings = scratch.path().join("bindings");
-    sdk::write_all(&bindings, &sdk::c_bindings()?)?;
+    sdk::write_all(&bindings, &bindings::c()?)?;
     let module = scratch.path().join("handler.wasm");
     let mut call = compiler.call(&module);
     // From the project's folder, so that messages name its files as their author does.

@@ -5,11 +5,14 @@
 //! **Invariant**: nothing is downloaded unless it was asked for, and what a tool lacks is said with the one command that gets it.
 //! **Invariant**: the component's file is replaced in one step, and only by a component that this host runs.
 
+mod bindings;
 mod c;
 mod component;
+mod go;
 mod javascript;
 mod project;
 mod python;
+pub(super) mod running;
 mod rust;
 mod rust_target;
 pub(super) mod sdk;
@@ -21,6 +24,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 pub use project::Language;
+use running::Running;
 
 use super::inspect::{InspectedFile, inspect_bytes};
 use crate::exit::{CommandError, Exit};
@@ -83,10 +87,23 @@ pub async fn build(
     options: BuildOptions,
     step: impl Fn(&str) + Send + Sync + 'static,
 ) -> Result<Built, CommandError> {
+    build_until(options, step, None).await
+}
+
+/// As [`build`], with tools that somebody else can end.
+pub(super) async fn build_until(
+    options: BuildOptions,
+    step: impl Fn(&str) + Send + Sync + 'static,
+    running: Option<Running>,
+) -> Result<Built, CommandError> {
     let began = Instant::now();
     let project = project::find(&options)?;
     let (project, made) = tokio::task::spawn_blocking(move || {
-        let made = make(&project, &options, &step);
+        let make = || make(&project, &options, &step);
+        let made = match running {
+            None => make(),
+            Some(running) => running.during(make),
+        };
         (project, made)
     })
     .await
@@ -135,6 +152,7 @@ fn make(
         Language::JavaScript | Language::TypeScript => javascript::make(&work, project.language),
         Language::C => c::make(&work),
         Language::Python => python::make(&work),
+        Language::Go => go::make(&work),
     }
 }
 

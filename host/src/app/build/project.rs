@@ -25,16 +25,19 @@ pub enum Language {
     Python,
     /// Without a C library.
     C,
+    /// With the runtime and the standard library of its own compiler.
+    Go,
 }
 
 impl Language {
     /// All of them.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Rust,
         Self::JavaScript,
         Self::TypeScript,
         Self::Python,
         Self::C,
+        Self::Go,
     ];
 
     /// Returns how people call it.
@@ -45,6 +48,7 @@ impl Language {
             Self::TypeScript => "TypeScript",
             Self::Python => "Python",
             Self::C => "C",
+            Self::Go => "Go",
         }
     }
 
@@ -56,6 +60,7 @@ impl Language {
             Self::TypeScript => "ts",
             Self::Python => "python",
             Self::C => "c",
+            Self::Go => "go",
         }
     }
 
@@ -67,6 +72,7 @@ impl Language {
             Self::TypeScript => "handler.ts",
             Self::Python => "handler.py",
             Self::C => "handler.c",
+            Self::Go => "handler.go",
         }
     }
 }

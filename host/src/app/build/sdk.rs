@@ -5,10 +5,7 @@
 
 use std::path::Path;
 
-use wit_bindgen_core::Files;
-use wit_bindgen_core::wit_parser::{Resolve, SourceMap};
-
-use super::Language;
+use super::{Language, bindings};
 use crate::exit::{CommandError, Exit};
 
 /// A file below a folder.
@@ -25,13 +22,13 @@ macro_rules! files {
     };
 }
 
-type Listed = &'static [(&'static str, &'static [u8])];
+pub(super) type Listed = &'static [(&'static str, &'static [u8])];
 
-const CONTRACT: Listed = files!("wit": "host.wit", "sql.wit", "types.wit", "worlds.wit");
+pub(super) const CONTRACT: Listed = files!("wit": "host.wit", "sql.wit", "types.wit", "worlds.wit");
 const LICENCES: Listed = files!("": "LICENSE-APACHE", "LICENSE-MIT");
 const RUST: Listed = files!("guest-sdk/rust":
     "Cargo.toml", "README.md", "src/config.rs", "src/convert.rs", "src/decode.rs", "src/error.rs", "src/failure.rs", "src/instant.rs",
-    "src/lib.rs", "src/log.rs", "src/message.rs", "src/outbox.rs", "src/sql.rs", "src/value.rs",
+    "src/allocator.rs", "src/lib.rs", "src/log.rs", "src/message.rs", "src/outbox.rs", "src/sql.rs", "src/value.rs",
 );
 const JAVASCRIPT: Listed = files!("guest-sdk/js": "hapax.d.ts", "hapax.js");
 const C: Listed = files!("guest-sdk/c":
@@ -40,6 +37,11 @@ const C: Listed = files!("guest-sdk/c":
 const PYTHON: Listed = files!("guest-sdk/python":
     "hapax/__init__.py", "hapax/_app.py", "hapax/_errors.py", "hapax/_message.py", "hapax/_values.py", "hapax/config.py", "hapax/log.py", "hapax/outbox.py",
     "hapax/py.typed", "hapax/sql.py",
+);
+
+const GO: Listed = files!("guest-sdk/go":
+    "config/config.go", "errors.go", "go.mod", "hapax.go", "internal/host/host.go", "internal/runtime/runtime.go", "internal/types/types.go",
+    "internal/wit/export_wit_world/handle.go", "json.go", "log/log.go", "message.go", "outbox/outbox.go", "sql/params.go", "sql/rows.go", "sql/sql.go", "sql/values.go",
 );
 
 /// Returns the files of the language's SDK.
@@ -64,10 +66,14 @@ pub(in crate::app) fn files(language: Language) -> Result<Vec<File>, CommandErro
             files.extend(listed(C, ""));
             // For editors: a build makes its own.
             files.extend(
-                c_bindings()?
+                bindings::c()?
                     .into_iter()
                     .filter(|file| file.path.ends_with(".h")),
             );
+        }
+        Language::Go => {
+            files.extend(listed(GO, ""));
+            files.extend(bindings::go()?);
         }
     }
     Ok(files)
@@ -86,41 +92,6 @@ fn listed(files: Listed, below: &str) -> Vec<File> {
             bytes: bytes.to_vec(),
         })
         .collect()
-}
-
-/// Makes the bindings of the world `handler` for C: `handler.h`, `handler.c` and `handler_component_type.o`.
-pub(super) fn c_bindings() -> Result<Vec<File>, CommandError> {
-    let generate = || {
-        let mut sources = SourceMap::default();
-        for (name, bytes) in CONTRACT {
-            sources.push_str(name, std::str::from_utf8(bytes)?);
-        }
-        let mut resolve = Resolve::default();
-        let group = sources
-            .parse()
-            .map_err(|(_, error)| anyhow::anyhow!("{error:?}"))?;
-        let package = resolve.push_group(group)?;
-        let world = resolve.select_world(&[package], Some("handler"))?;
-        let mut files = Files::default();
-        wit_bindgen_c::Opts::default()
-            .build()
-            .generate(&mut resolve, world, &mut files)?;
-        anyhow::Ok(files)
-    };
-    let files = generate().map_err(|error| {
-        CommandError::new(
-            Exit::Bug,
-            format!("cannot make the bindings for C: {error:#}"),
-            None,
-        )
-    })?;
-    Ok(files
-        .iter()
-        .map(|(path, bytes)| File {
-            path: path.to_owned(),
-            bytes: bytes.to_vec(),
-        })
-        .collect())
 }
 
 /// Writes files below a folder, over those that are there.
@@ -185,7 +156,9 @@ mod tests {
                 format!("{below}/{name}")
             };
             match name.as_str() {
-                "template" | "wit" | "Cargo.lock" | "target" | "__pycache__" | "tests" => {}
+                "template" | "Cargo.lock" | "target" | "__pycache__" | "tests" => {}
+                // The contract, which is carried by itself.
+                "wit" if below.is_empty() => {}
                 _ if entry.path().is_dir() => collect(folder, &path, found),
                 _ => found.push(path),
             }
@@ -200,6 +173,7 @@ mod tests {
             ("js", JAVASCRIPT),
             ("c", C),
             ("python", PYTHON),
+            ("go", GO),
         ] {
             let mut found = Vec::new();
             collect(&root.join(folder), "", &mut found);
@@ -218,18 +192,5 @@ mod tests {
         assert!(!text.contains("[workspace]"), "{text}");
         let parsed: toml::Table = toml::from_str(text).unwrap();
         assert_eq!(parsed["package"]["name"].as_str(), Some("hapax-guest"));
-    }
-
-    #[test]
-    fn the_bindings_for_c_are_those_of_the_contract() {
-        let files = c_bindings().unwrap();
-        let header = files.iter().find(|file| file.path == "handler.h").unwrap();
-        let text = std::str::from_utf8(&header.bytes).unwrap();
-        assert!(text.contains("exports_handler_handle"), "{text}");
-        assert!(
-            files
-                .iter()
-                .any(|file| file.path == "handler_component_type.o")
-        );
     }
 }

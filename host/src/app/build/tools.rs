@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use super::running;
 use crate::exit::{CommandError, Exit};
 
 /// The most of a tool's output that is repeated, in lines from its end.
@@ -64,7 +65,7 @@ pub(super) fn is_executable(file: &Path) -> bool {
 /// # Errors
 /// It can't be started.
 pub(super) fn run(command: &mut Command) -> Result<Said, CommandError> {
-    let output = command.stdin(Stdio::null()).output().map_err(|error| {
+    let output = running::output(command.stdin(Stdio::null())).map_err(|error| {
         CommandError::new(
             Exit::Failed,
             format!(

@@ -31,6 +31,7 @@ const TYPESCRIPT: Listed = files!("ts/template":
 const PYTHON: Listed =
     files!("python/template": "README.md", "gitignore", "handler.py", "pyproject.toml");
 const C: Listed = files!("c/template": "README.md", "compile_flags.txt", "gitignore", "handler.c");
+const GO: Listed = files!("go/template": "README.md", "gitignore", "go.mod", "handler.go");
 
 fn own(language: Language) -> Listed {
     match language {
@@ -39,6 +40,7 @@ fn own(language: Language) -> Listed {
         Language::TypeScript => TYPESCRIPT,
         Language::Python => PYTHON,
         Language::C => C,
+        Language::Go => GO,
     }
 }
 

@@ -1,0 +1,3 @@
+module hapax
+
+go 1.25

@@ -1,4 +1,0 @@
-CREATE TABLE told (
-    name TEXT NOT NULL PRIMARY KEY,
-    value TEXT
-) STRICT;
