@@ -4,6 +4,7 @@
 //! The rooms and the way of a message are drawn in `ARCHITECTURE.md`.
 
 pub mod admin;
+pub mod allocator;
 pub mod app;
 pub mod cli;
 pub mod config;

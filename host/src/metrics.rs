@@ -19,6 +19,7 @@ const RETRIED: &str = "hapax_messages_retried_total";
 const DEAD: &str = "hapax_messages_dead_total";
 const ROLLED_BACK: &str = "hapax_batches_rolled_back_total";
 const PROMISES: &str = "hapax_statements_ahead_total";
+const EARLY: &str = "hapax_early_runs_total";
 const LIMITS: &str = "hapax_limits_met_total";
 const BATCH: &str = "hapax_batch_messages";
 const STAGES: &str = "hapax_stage_duration_seconds";
@@ -114,6 +115,12 @@ const ALL: &[(&str, Kind, Unit, &str)] = &[
         Kind::Counter,
         Unit::Count,
         "statements that were answered ahead of the database, by what became of the answer",
+    ),
+    (
+        EARLY,
+        Kind::Counter,
+        Unit::Count,
+        "calls of handlers before their transaction had begun, by whether it took them over",
     ),
     (
         LIMITS,
@@ -360,6 +367,8 @@ pub(crate) struct HandlerMetrics {
     rolled_back: Counter,
     /// Answers given ahead: all, those that held, those that did not.
     promises: [Counter; 3],
+    /// Early runs: those that a transaction took over, those that came to nothing.
+    early: [Counter; 2],
     batch: Histogram,
     stages: [Histogram; 5],
     cpu: Histogram,
@@ -378,6 +387,7 @@ impl HandlerMetrics {
             rolled_back: counter!(ROLLED_BACK, "handler" => name()),
             promises: ["promised", "kept", "broken"]
                 .map(|end| counter!(PROMISES, "handler" => name(), "end" => end)),
+            early: ["used", "unused"].map(|end| counter!(EARLY, "handler" => name(), "end" => end)),
             batch: histogram!(BATCH, "handler" => name()),
             // In the order of `Stage`.
             stages: Stage::ALL.map(|part| stage(part.as_str())),
@@ -418,6 +428,12 @@ impl HandlerMetrics {
     pub(crate) fn promises(&self, promised: u64, kept: u64, broken: u64) {
         for (counter, more) in self.promises.iter().zip([promised, kept, broken]) {
             counter.increment(more);
+        }
+    }
+
+    pub(crate) fn early_runs(&self, used: usize, unused: usize) {
+        for (counter, more) in self.early.iter().zip([used, unused]) {
+            counter.increment(more as u64);
         }
     }
 

@@ -40,40 +40,64 @@ async fn left(scene: &Scene) -> Vec<Option<String>> {
     left
 }
 
-/// How many answers were given ahead, and how many of them held and did not.
-fn promises(admin: &Http) -> [u64; 3] {
-    let text = admin.get("/metrics").text();
-    ["promised", "kept", "broken"].map(|end| {
-        text.lines()
-            .filter(|line| line.starts_with("hapax_statements_ahead_total") && line.contains(end))
-            .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
-            .sum::<f64>() as u64
-    })
+/// What a host's counters say.
+#[derive(Clone, Copy, Debug)]
+struct Counted {
+    /// How many answers were given ahead, and how many of them held and did not.
+    promises: [u64; 3],
+    /// How many runs were early ones that served, and that did not.
+    early: [u64; 2],
+    rolled_back: u64,
 }
 
-/// Runs the messages, and returns what is left and what was answered ahead.
+impl Counted {
+    fn of(admin: &Http) -> Self {
+        let text = admin.get("/metrics").text();
+        let sum = |start: &str| {
+            text.lines()
+                .filter(|line| line.starts_with(start))
+                .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
+                .sum::<f64>() as u64
+        };
+        let ends =
+            |name: &str, end: &str| sum(&format!("{name}{{handler=\"subject\",end=\"{end}\"}}"));
+        Self {
+            promises: ["promised", "kept", "broken"]
+                .map(|end| ends("hapax_statements_ahead_total", end)),
+            early: ["used", "unused"].map(|end| ends("hapax_early_runs_total", end)),
+            rolled_back: sum("hapax_batches_rolled_back_total"),
+        }
+    }
+}
+
+/// Runs the messages, and returns what is left and what was counted.
 async fn run(
     messages: &[TestMessage],
     sql: &str,
     handler: &str,
     tables: &str,
-) -> (Vec<Option<String>>, [u64; 3]) {
-    let scene = Scene::new(
-        StoreKind::Postgres,
-        SourceSort::Queue,
-        &script(),
-        tables,
-        &format!("{HANDLER}\nsql = \"{sql}\"\n{handler}"),
-    )
-    .await;
+) -> (Vec<Option<String>>, Counted) {
+    let handler = format!("{HANDLER}\nsql = \"{sql}\"\n{handler}");
+    let scene = scene(&handler, tables).await;
     scene.publish(messages).await;
+    let counted = run_all(&scene).await;
+    (left(&scene).await, counted)
+}
+
+async fn scene(handler: &str, tables: &str) -> Scene {
+    let (kind, source) = (StoreKind::Postgres, SourceSort::Queue);
+    Scene::new(kind, source, &script(), tables, handler).await
+}
+
+/// Runs a host until nothing waits.
+async fn run_all(scene: &Scene) -> Counted {
     let mut host = scene.host(&[], &[("HAPAX_ADMIN__LISTEN", "127.0.0.1:0")]);
     let admin = Http::of(&mut host);
     scene.wait_until_nothing_pends().await;
-    let counted = promises(&admin);
+    let counted = Counted::of(&admin);
     host.terminate();
     host.wait_well();
-    (left(&scene).await, counted)
+    counted
 }
 
 fn assert_equal(ahead: &[Option<String>], awaited: &[Option<String>]) {
@@ -117,12 +141,12 @@ fn recorded(mut step: Value, key: &str) -> Value {
     step
 }
 
-/// A message whose handler acts on what it is told: ninety of a hundred are alike, the others are not.
-fn message(n: usize, random: &mut rand::rngs::StdRng) -> TestMessage {
+/// A message whose handler acts on what it is told: all but twelve of so many are alike.
+fn message(n: usize, twelve_of: u32, random: &mut rand::rngs::StdRng) -> TestMessage {
     let account = random.random_range(1..=40);
     let amount = random.random_range(1..100);
     let (mut first, second) = (update(account, amount), insert(account, amount, None));
-    let steps = match random.random_range(0..100) {
+    let steps = match random.random_range(0..twelve_of) {
         // No row is updated: the handler rejects.
         0 => vec![update(1_000, amount), second],
         // It goes another way by the count, which is 0, 1 or several.
@@ -181,6 +205,15 @@ fn message(n: usize, random: &mut rand::rngs::StdRng) -> TestMessage {
             first["expect_count"] = json!(0);
             vec![first, second]
         }
+        // Its query fails behind statements that were answered.
+        11 => vec![
+            first,
+            second,
+            json!({
+                "query": "SELECT 1 / (balance - balance) FROM accounts WHERE id = $1",
+                "params": [{ "int64": account }],
+            }),
+        ],
         _ => vec![first, second],
     };
     TestMessage::new(format!("m-{n:05}"), &json!({ "steps": steps }))
@@ -190,13 +223,30 @@ fn message(n: usize, random: &mut rand::rngs::StdRng) -> TestMessage {
 #[tokio::test]
 async fn ten_thousand_messages_end_as_if_awaited() {
     let mut random = rand::rngs::StdRng::seed_from_u64(7);
-    let messages: Vec<TestMessage> = (0..10_000).map(|n| message(n, &mut random)).collect();
-    let (ahead, [promised, kept, broken]) = run(&messages, "ahead", "", TABLES).await;
-    let (awaited, counted) = run(&messages, "await", "", TABLES).await;
+    let messages: Vec<TestMessage> = (0..10_000).map(|n| message(n, 100, &mut random)).collect();
+    let (ahead, counted) = run(&messages, "ahead", "", TABLES).await;
+    let (awaited, counted_awaited) = run(&messages, "await", "", TABLES).await;
     assert_equal(&ahead, &awaited);
-    eprintln!("promised {promised}, kept {kept}, broken {broken}");
-    assert_eq!(counted, [0; 3], "awaited");
-    assert!(kept > 2_000 && broken > 10, "{promised} {kept} {broken}");
+    eprintln!("{counted:?}");
+    assert_eq!(counted_awaited.promises, [0; 3], "awaited");
+    assert_eq!(counted_awaited.early, [0; 2], "awaited");
+    let [_, kept, broken] = counted.promises;
+    assert!(kept > 2_000 && broken > 10, "{counted:?}");
+}
+
+/// Where few messages do so, most run before their transaction.
+#[tokio::test]
+async fn early_runs_end_as_if_awaited() {
+    let mut random = rand::rngs::StdRng::seed_from_u64(8);
+    let messages: Vec<TestMessage> = (0..5_000).map(|n| message(n, 2_000, &mut random)).collect();
+    let (ahead, counted) = run(&messages, "ahead", "", TABLES).await;
+    let (awaited, _) = run(&messages, "await", "", TABLES).await;
+    assert_equal(&ahead, &awaited);
+    eprintln!("{counted:?}");
+    assert!(
+        counted.early[0] > 1_500 && counted.promises[2] > 2,
+        "{counted:?}"
+    );
 }
 
 /// One random statement on random rows, of those kinds that go together with what is answered ahead.
@@ -278,11 +328,11 @@ async fn random_handlers(seed: u64, messages: usize, batch_max: usize) {
     eprintln!("seed {seed}, batch.max {batch_max}");
     let messages = random_messages(seed, messages);
     let handler = format!("batch = {{ max = {batch_max} }}");
-    let (ahead, [promised, kept, broken]) = run(&messages, "ahead", &handler, TABLES).await;
+    let (ahead, counted) = run(&messages, "ahead", &handler, TABLES).await;
     let (awaited, _) = run(&messages, "await", &handler, TABLES).await;
     assert_equal(&ahead, &awaited);
-    eprintln!("promised {promised}, kept {kept}, broken {broken}");
-    assert!(kept > 0, "nothing was answered ahead");
+    eprintln!("{counted:?}");
+    assert!(counted.promises[1] > 0, "nothing was answered ahead");
 }
 
 /// How many messages each run of random handlers has.
@@ -306,4 +356,93 @@ async fn random_handlers_in_small_batches() {
 #[tokio::test]
 async fn random_handlers_in_large_batches() {
     random_handlers(13, size(), 500).await;
+}
+
+/// What ran before its transaction takes effect once, or not at all: duplicates, what fails before or after its statements, what is logged.
+#[tokio::test]
+async fn early_runs_that_are_not_needed_leave_nothing() {
+    let handler = "lanes = 2\nretry = { attempts = 1 }";
+    let scene = scene(handler, TABLES).await;
+    let mut messages = Vec::new();
+    let mut dead = 0;
+    for n in 0..2_000_i64 {
+        let mut steps = vec![
+            json!({ "log": { "message": format!("line {n}") } }),
+            update(n % 40 + 1, 1),
+            insert(n % 40 + 1, n, None),
+            json!({ "publish": { "subject": "credited", "payload": "x" } }),
+        ];
+        match n % 100 {
+            50 => steps.insert(1, json!({ "reject": "at once" })),
+            80 => steps.push(json!({ "reject": "at the end" })),
+            _ => {}
+        }
+        dead += i64::from(n % 100 == 50 || n % 100 == 80);
+        // Every fifth comes twice, with some others between.
+        for _ in 0..1 + usize::from(n % 5 == 1) {
+            let id = format!("m-{n:05}");
+            messages.push(TestMessage::new(id, &json!({ "steps": steps })));
+        }
+        if n % 5 == 4 {
+            let place = messages.len() - 6;
+            messages[place..].rotate_left(2);
+        }
+    }
+    scene.publish(&messages).await;
+    let counted = run_all(&scene).await;
+    eprintln!("{counted:?}");
+    let done = 2_000 - dead;
+    let number = async |sql: &str| scene.store.number(sql).await;
+    assert_eq!(
+        number("SELECT sum(balance)::bigint FROM accounts").await,
+        done
+    );
+    assert_eq!(number("SELECT count(*) FROM entries").await, done);
+    assert_eq!(
+        number("SELECT count(DISTINCT amount) FROM entries").await,
+        done
+    );
+    assert_eq!(scene.count("outbox", "1 = 1").await, done);
+    assert_eq!(
+        scene.count("dead_letters", "class = 'rejected'").await,
+        dead
+    );
+    assert_eq!(
+        scene.count("processed_messages", "outcome = 'done'").await,
+        done
+    );
+    let [used, unused] = counted.early;
+    assert!(used > 500 && unused > 50, "{counted:?}");
+}
+
+/// Who fails is found before there is a transaction with others: only its own is rolled back.
+#[tokio::test]
+async fn who_fails_early_costs_no_other_run() {
+    let handler = "lanes = 1\nretry = { attempts = 1 }";
+    let scene = scene(handler, TABLES).await;
+    let messages = |from: i64, count: i64| -> Vec<TestMessage> {
+        (from..from + count)
+            .map(|n| {
+                let mut steps = vec![update(n % 40 + 1, 1)];
+                if n % 20 == 19 && from > 0 {
+                    steps.insert(0, json!({ "reject": "no" }));
+                }
+                TestMessage::new(format!("m-{n:05}"), &json!({ "steps": steps }))
+            })
+            .collect()
+    };
+    // Numbers are known from the first on, so all others can run early.
+    scene.publish(&messages(0, 200)).await;
+    scene.publish(&messages(200, 1_000)).await;
+    let counted = run_all(&scene).await;
+    eprintln!("{counted:?}");
+    assert_eq!(scene.count("dead_letters", "1 = 1").await, 50);
+    assert_eq!(
+        scene
+            .store
+            .number("SELECT sum(balance)::bigint FROM accounts")
+            .await,
+        1_150
+    );
+    assert!(counted.rolled_back <= 60, "{counted:?}");
 }

@@ -4,7 +4,7 @@
 
 mod support;
 
-use hapax::handler::{Component, LoadError, Runtime, RuntimeOptions};
+use hapax::handler::{Component, LoadError, Runtime, RuntimeOptions, World};
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 use support::wit::Wit;
@@ -41,6 +41,7 @@ fn a_component_for_the_world_handler_is_loaded_and_described() {
     let info = component.info();
     assert_eq!(info.size_bytes, bytes.len());
     assert_eq!(info.contract_version, "0.1.0");
+    assert_eq!(info.world, World::Handler);
     assert_eq!(
         info.imports,
         [
@@ -66,8 +67,7 @@ fn an_empty_file_is_refused() {
 #[test]
 fn bytes_that_are_not_wasm_are_refused() {
     let problem = "`h.wasm` is not Wasm: it does not begin with the bytes `00 61 73 6d`; a handler is a Wasm component";
-    let hint =
-        "build a component for the world `handler` in `wit/`, and give the path of that file";
+    let hint = "build a component for a world in `wit/`, `handler` or `batch-handler`, and give the path of that file";
     assert_refused(b"\x7f\x12\x99\x00\xff", problem, hint);
     assert_refused(b"#!/bin/sh\n", problem, hint);
     assert_refused(
@@ -215,26 +215,70 @@ fn a_component_without_handle_is_refused() {
         "other.wit",
         "world other { import sql; export run: func(); } world silent { import sql; }",
     );
-    let hint = "build it for the world `handler` in `wit/`";
+    let hint =
+        "build it for a world in `wit/`: `handler`, or `batch-handler` for many messages a call";
     assert_refused(
         &wit.component("other"),
-        "cannot link `h.wasm`: it does not export the function `handle`, which this host calls; it exports `run`",
+        "cannot link `h.wasm`: it exports neither the function `handle` nor `handle-batch`, of which this host calls one; it exports `run`",
         hint,
     );
     assert_refused(
         &wit.component("silent"),
-        "cannot link `h.wasm`: it does not export the function `handle`, which this host calls; it exports nothing",
+        "cannot link `h.wasm`: it exports neither the function `handle` nor `handle-batch`, of which this host calls one; it exports nothing",
         hint,
     );
 }
 
 #[test]
-fn a_handler_of_batches_is_not_supported_yet() {
-    assert_refused(
-        &Wit::new().component("batch-handler"),
-        "cannot link `h.wasm`: it was built for the world `batch-handler`, which this host does not support yet; it runs the world `handler`",
-        "build it for the world `handler` in `wit/`: export `handle`, which takes one message",
+fn a_component_for_the_world_batch_handler_is_loaded_and_described() {
+    let component = loaded(&Wit::new().component("batch-handler"));
+    let info = component.info();
+    assert_eq!(info.world, World::BatchHandler);
+    assert_eq!(
+        info.imports,
+        [
+            "hapax:handler/batch-log@0.1.0",
+            "hapax:handler/batch-outbox@0.1.0",
+            "hapax:handler/config@0.1.0",
+            "hapax:handler/sql@0.1.0"
+        ]
     );
+}
+
+#[test]
+fn a_component_for_both_worlds_is_refused() {
+    let wit = Wit::new().add(
+        "other.wit",
+        "world both { use types.{message, failure}; export handle: func(message: message) -> result<_, failure>; \
+         export handle-batch: func(messages: list<message>) -> list<result<_, failure>>; }",
+    );
+    assert_refused(
+        &wit.component("both"),
+        "cannot link `h.wasm`: it exports both `handle` and `handle-batch`; this host calls one of them",
+        "build it for one world of `wit/`: `handler` takes one message a call, `batch-handler` many",
+    );
+}
+
+/// Its lines could not be told whose they are.
+#[test]
+fn the_interfaces_of_the_other_world_are_refused() {
+    let wit = Wit::new().add(
+        "other.wit",
+        "world mixed { import log; use types.{message, failure}; \
+         export handle-batch: func(messages: list<message>) -> list<result<_, failure>>; }",
+    );
+    assert_refused(
+        &wit.component("mixed"),
+        "cannot link `h.wasm`: this host does not provide import `hapax:handler/log@0.1.0` to a handler of batches; it provides `hapax:handler@0.1.0` with `sql`, `batch-outbox`, `batch-log`, `config`",
+        "it exports `handle-batch`: use `batch-outbox` and `batch-log`, which name the member of the batch",
+    );
+    let wit = Wit::new().add(
+        "other.wit",
+        "world mixed { import batch-log; use types.{message, failure}; \
+         export handle: func(message: message) -> result<_, failure>; }",
+    );
+    let error = refused(&wit.component("mixed"));
+    assert!(error.hint.contains("`outbox` and `log`"), "{error:?}");
 }
 
 #[test]

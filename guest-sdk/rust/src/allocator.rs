@@ -3,7 +3,7 @@
 //! The standard allocator begins by growing the memory, even if it needs but a few bytes. For each call the host then has the kernel open
 //! that memory and close it again, which takes longer than most handlers do. Here the first `ARENA_BYTES` come from a static array, one
 //! block behind the other; only what does not fit goes to the standard allocator. Blocks in the array are used again only if they were the
-//! last ones: an instance lives for one message.
+//! last ones: an instance lives for one call.
 //!
 //! **Invariant**: the array's blocks never overlap, and `used` is where the last one ends.
 #![allow(

@@ -29,16 +29,20 @@
 //! # fn main() {}
 //! ```
 //!
-//! **Invariant**: nothing here keeps state between two messages; the host makes a fresh instance for each.
+//! A handler that should take many messages a call, so that one statement serves them all, is made known by [`batch_handler!`] ([`batch`]).
+//!
+//! **Invariant**: nothing here keeps state between two calls; the host makes a fresh instance for each.
 //! **Invariant**: nothing here imports WASI; a handler reaches only what the package `hapax:handler` gives it.
 
 #[cfg(all(target_arch = "wasm32", feature = "allocator"))]
 mod allocator;
+pub mod batch;
 pub mod config;
 mod convert;
 mod decode;
 mod error;
 mod failure;
+mod host;
 mod instant;
 pub mod log;
 mod message;
@@ -62,6 +66,29 @@ pub mod bindings {
         export_macro_name: "export_handler",
         default_bindings_module: "hapax_guest::bindings",
         additional_derives: [PartialEq],
+    });
+}
+
+#[doc(hidden)]
+#[allow(
+    missing_docs,
+    unreachable_pub,
+    unsafe_code,
+    clippy::all,
+    reason = "generated from `wit/` by wit-bindgen"
+)]
+pub mod batch_bindings {
+    wit_bindgen::generate!({
+        path: "wit",
+        world: "batch-handler",
+        pub_export_macro: true,
+        export_macro_name: "export_batch_handler",
+        default_bindings_module: "hapax_guest::batch_bindings",
+        with: {
+            "hapax:handler/types@0.1.0": crate::bindings::hapax::handler::types,
+            "hapax:handler/sql@0.1.0": crate::bindings::hapax::handler::sql,
+            "hapax:handler/config@0.1.0": crate::bindings::hapax::handler::config,
+        },
     });
 }
 
@@ -113,19 +140,9 @@ pub fn __run(
     message: Message,
     handle: fn(Message) -> Result<(), Failure>,
 ) -> Result<(), bindings::Failure> {
-    // There is no stderr in a component without WASI, so the text of a panic would be lost with the trap that follows it.
-    std::panic::set_hook(Box::new(|panic| {
-        let text = panic.payload_as_str().unwrap_or("the handler panicked");
-        let location = panic
-            .location()
-            .map(ToString::to_string)
-            .unwrap_or_default();
-        log::write(
-            log::Level::Error,
-            &format!("panic: {text}"),
-            &[("location".to_owned(), location)],
-        );
-    }));
+    host::begin(|_, level, message, fields| {
+        bindings::hapax::handler::log::write(level, message, fields);
+    });
     handle(message).map_err(Failure::into_wit)
 }
 

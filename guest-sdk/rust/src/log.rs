@@ -7,12 +7,12 @@
 //! log::warn!("account {account} is overdrawn");
 //! ```
 
-use crate::bindings::hapax::handler::log as host;
 pub use crate::bindings::hapax::handler::types::Level;
+use crate::host;
 
 /// Writes one line. `fields` are names and values.
 pub fn write(level: Level, message: &str, fields: &[(String, String)]) {
-    host::write(level, message, fields);
+    host::log(level, message, fields);
 }
 
 /// What the macros call. Not part of the public interface.

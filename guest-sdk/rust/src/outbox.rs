@@ -18,6 +18,9 @@ use crate::{Header, Instant};
 
 /// Keeps `message` until the transaction commits. Returns its id, the same in every run of this delivery's message.
 ///
+/// A handler of batches publishes with [`batch::publish`](crate::batch::publish); its world doesn't have this function, so a component that
+/// calls it can't be made.
+///
 /// # Errors
 /// The host refuses it: an unknown target, a subject or size that it can't publish.
 pub fn publish(message: &Outgoing) -> Result<String, Error> {

@@ -9,12 +9,12 @@ use serde::Serialize;
 use super::handler_migrations;
 use crate::config::{ComponentPlace, Config, HandlerConfig, SourceKind, TargetConfig};
 use crate::exit::{CommandError, Exit};
-use crate::handler::{ComponentInfo, Handler, HandlerOptions, LoadError, Runtime, Targets};
+use crate::handler::{ComponentInfo, Handler, HandlerOptions, LoadError, Runtime, Targets, World};
 use crate::message::ComponentDigest;
 use crate::store::{Reach, StoreKind, check_handler_migrations};
 
 /// What a component imports that publishes.
-const OUTBOX_INTERFACE: &str = "hapax:handler/outbox@";
+const OUTBOX_INTERFACES: [&str; 2] = ["hapax:handler/outbox@", "hapax:handler/batch-outbox@"];
 
 /// What a checked handler is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -27,6 +27,8 @@ pub struct CheckedHandler {
     pub digest: Option<String>,
     /// The version of `hapax:handler` that it was built for.
     pub contract: Option<String>,
+    /// Whether a call takes one message or many.
+    pub world: Option<World>,
     /// The component's size.
     pub bytes: Option<usize>,
     /// What the component imports.
@@ -197,12 +199,17 @@ async fn checked_handler(
         component: handler.component.to_string(),
         digest: info.as_ref().map(|info| info.digest.to_string()),
         contract: info.as_ref().map(|info| info.contract_version.clone()),
+        world: info.as_ref().map(|info| info.world),
         bytes: info.as_ref().map(|info| info.size_bytes),
         targets: info
             .as_ref()
             .is_some_and(|info| {
                 let mut imports = info.imports.iter();
-                imports.any(|import| import.starts_with(OUTBOX_INTERFACE))
+                imports.any(|import| {
+                    OUTBOX_INTERFACES
+                        .iter()
+                        .any(|outbox| import.starts_with(outbox))
+                })
             })
             .then(|| config.targets.keys().cloned().collect()),
         imports: info.map(|info| info.imports).unwrap_or_default(),

@@ -113,8 +113,12 @@ fn component_text(handler: &CheckedHandler) -> String {
     } else {
         handler.imports.join(", ")
     };
+    let world = match handler.world.map(|world| world.as_str()) {
+        Some("batch-handler") => " of batches",
+        _ => "",
+    };
     format!(
-        "{} ({bytes} bytes, contract {contract}, sha256 {})\n  imports    {imports}",
+        "{} ({bytes} bytes, contract {contract}{world}, sha256 {})\n  imports    {imports}",
         handler.component,
         digest.get(..12).unwrap_or(digest)
     )

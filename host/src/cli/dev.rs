@@ -210,7 +210,12 @@ fn text_of_message(message: &MessageShown) -> String {
     if let (Some(cpu), "committed") = (message.cpu_us, message.became) {
         more.push(format!("{cpu} us"));
     }
-    if message.became == "committed" && message.rows.is_empty() && message.published.is_empty() {
+    if let Some(messages) = message.call_messages {
+        more.push(format!("one call with {messages} messages"));
+    } else if message.became == "committed"
+        && message.rows.is_empty()
+        && message.published.is_empty()
+    {
         more.push("changed nothing".to_owned());
     }
     if !more.is_empty() {

@@ -31,8 +31,10 @@ fn text_of(inspected: &InspectedFile) -> String {
     line(
         "world",
         match (component.world, &component.contract) {
-            (Some(world), Some(contract)) => format!("{world} of hapax:handler@{contract}"),
-            (Some(world), None) => world.to_owned(),
+            (Some(world), Some(contract)) => {
+                format!("{} of hapax:handler@{contract}", world.as_str())
+            }
+            (Some(world), None) => world.as_str().to_owned(),
             (None, _) => {
                 "none of hapax:handler: it exports neither `handle` nor `handle-batch`".to_owned()
             }

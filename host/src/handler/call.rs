@@ -11,33 +11,74 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use wasmtime::{PoolConcurrencyLimitError, Trap, UpdateDeadline, WasmBacktrace};
+use wasmtime::UpdateDeadline;
 
 use super::bindings::hapax::handler::types;
-use super::bindings::{Failure, HandlerPre};
-use super::engine::{HOST_CALL_BYTES_EXHAUSTED, causes};
-use super::load::{Component, ComponentInfo};
-use super::log::LogLines;
+use super::bindings::{Failure, World};
+use super::load::{Component, ComponentInfo, Pre};
+use super::log::{CallLog, LogLines};
 use super::outbox::Outbox;
-use super::state::{Limiter, Meter, Refused, State};
-use super::watch::{Broken, Watch};
-use super::{Called, HandlerOptions, LoadError, Seen, Verdict, seen, text};
+use super::state::{Limiter, Meter, State};
+use super::stopped::{Stopped, classify, lift_result};
+use super::watch::Watch;
+use super::{Called, HandlerOptions, LoadError, Outgoing, Seen, Verdict, seen, text};
 use crate::fault;
 use crate::message::{ComponentDigest, Message};
 use crate::metrics;
-use crate::store::{Misled, Tx};
+use crate::store::Tx;
 
 /// The most resource handles that a guest can hold.
 pub const HANDLES_MAX: usize = 1_000;
 /// The longest wait that a handler can ask for.
 pub const RETRY_DELAY_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
-/// What it says at `set_max_component_handles`.
-const HANDLES_EXHAUSTED: &str = "store handle limit exceeded";
+/// One message of a call.
+#[derive(Clone, Copy, Debug)]
+pub struct Member<'a> {
+    /// What the handler gets.
+    pub message: &'a Message,
+    /// `order_by`'s value.
+    pub key: Option<&'a str>,
+    /// Failures charged so far, plus 1.
+    pub attempt: u32,
+    /// With one, the ids of what is published are others than those of the message's first run.
+    pub generation: Option<i64>,
+}
 
-const REASON_BYTES_MAX: usize = 16 << 10;
-const FRAMES_MAX: usize = 20;
-const FRAME_BYTES_MAX: usize = 300;
+/// What one call of a handler of batches leaves behind.
+#[derive(Debug)]
+pub struct CalledBatch {
+    /// As that of `Called`.
+    pub tx: Option<Tx>,
+    /// What the handler said of each message, in their order: ok, retry or reject. Otherwise how the call as a whole ended, which says
+    /// nothing about any one message.
+    pub results: Result<Vec<Verdict>, Verdict>,
+    /// What it published, in order, each with the place of the message on whose behalf it is. Empty unless all went well.
+    pub published: Vec<(usize, Outgoing)>,
+    /// What it logged about each message, by its place, and about the batch. Emit it after the commit or the rollback.
+    pub logs: Vec<(Option<usize>, LogLines)>,
+    /// The time that its own code ran.
+    pub cpu: Duration,
+    /// The linear memory that it had at its end, in bytes.
+    pub memory_bytes: usize,
+    /// How many statements it executed, those of `execute-many` once for each row. Queries do not count.
+    pub executed: usize,
+    /// The tables around the call, if all went well and somebody looks.
+    pub seen: Option<Arc<Seen>>,
+}
+
+/// What a call leaves behind, of either world.
+struct Entered {
+    tx: Option<Tx>,
+    results: Result<Vec<Verdict>, Verdict>,
+    published: Vec<(usize, Outgoing)>,
+    log: CallLog,
+    cpu: Duration,
+    memory_bytes: usize,
+    executed: usize,
+    is_unsettled: bool,
+    seen: Option<Arc<Seen>>,
+}
 
 /// A configured handler: a component, its limits and its configuration. Cheap to clone.
 #[derive(Clone)]
@@ -109,52 +150,87 @@ impl Handler {
         self.component.digest()
     }
 
-    /// Calls the handler with one message, in a fresh instance, inside `tx`.
+    /// True if a call takes many messages: the component is for the world `batch-handler`.
+    pub fn takes_batches(&self) -> bool {
+        self.info().world == World::BatchHandler
+    }
+
+    /// Calls the handler with one message, in a fresh instance, inside `tx`. One of batches gets a batch of one.
     ///
     /// Waits for a free instance first; no limit's time runs then. `key` is `order_by`'s value; `attempt` is the number of
     /// failures charged so far, plus 1. Nothing is committed or rolled back here.
     ///
     /// *Cancellation*: dropped before it has ended, the transaction's connection is closed.
     pub async fn call(&self, tx: Tx, message: &Message, key: Option<&str>, attempt: u32) -> Called {
-        self.call_in_generation(tx, message, key, attempt, None)
-            .await
+        let member = Member {
+            message,
+            key,
+            attempt,
+            generation: None,
+        };
+        self.call_member(tx, member).await
     }
 
-    /// As `call`; with a generation, the ids of what it publishes are others than those of the message's first run.
-    pub async fn call_in_generation(
-        &self,
-        tx: Tx,
-        message: &Message,
-        key: Option<&str>,
-        attempt: u32,
-        generation: Option<i64>,
-    ) -> Called {
+    /// As `call`.
+    pub async fn call_member(&self, tx: Tx, member: Member<'_>) -> Called {
+        let entered = self.enter(tx, &[member]).await;
+        Called {
+            tx: entered.tx,
+            verdict: match entered.results {
+                Ok(verdicts) => verdicts.into_iter().next().unwrap_or(Verdict::Ok),
+                Err(verdict) => verdict,
+            },
+            published: entered
+                .published
+                .into_iter()
+                .map(|(_, outgoing)| outgoing)
+                .collect(),
+            log: entered.log.into_one(),
+            cpu: entered.cpu,
+            memory_bytes: entered.memory_bytes,
+            executed: entered.executed,
+            is_unsettled: entered.is_unsettled,
+            seen: entered.seen,
+        }
+    }
+
+    /// Calls a handler of batches with all of `members`, at least one, in one fresh instance inside `tx`. Its limits hold for the
+    /// call as a whole.
+    ///
+    /// Waits and *cancellation* are those of `call`. A handler of one message a call is not called.
+    pub async fn call_batch(&self, tx: Tx, members: &[Member<'_>]) -> CalledBatch {
+        let entered = self.enter(tx, members).await;
+        CalledBatch {
+            tx: entered.tx,
+            results: entered.results,
+            published: entered.published,
+            logs: entered.log.into_lines(),
+            cpu: entered.cpu,
+            memory_bytes: entered.memory_bytes,
+            executed: entered.executed,
+            seen: entered.seen,
+        }
+    }
+
+    async fn enter(&self, tx: Tx, members: &[Member<'_>]) -> Entered {
         // Declared first, so that it is given back last: an instance's slot is free only when its wasm store is gone.
         let _permit = self.component.runtime().permit().await;
-        Box::pin(self.call_permitted(tx, message, key, attempt, generation)).await
+        Box::pin(self.enter_permitted(tx, members)).await
     }
 
-    async fn call_permitted(
-        &self,
-        mut tx: Tx,
-        message: &Message,
-        key: Option<&str>,
-        attempt: u32,
-        generation: Option<i64>,
-    ) -> Called {
-        let is_broken = self
-            .watch
-            .as_ref()
-            .is_some_and(|watch| watch.begins(&message.id, attempt));
-        if is_broken || fault::fails_this_call(message.id.as_str(), attempt) {
-            return Called {
+    async fn enter_permitted(&self, mut tx: Tx, members: &[Member<'_>]) -> Entered {
+        let limits = &self.options.limits;
+        let name = &self.options.name;
+        let log = match (self.info().world, members) {
+            (World::Handler, [member, ..]) => CallLog::of_message(name, member, limits.log_bytes),
+            _ => CallLog::of_batch(name, members, limits.log_bytes),
+        };
+        if let Some(results) = self.fails_for_a_test(members) {
+            return Entered {
                 tx: Some(tx),
-                verdict: Verdict::Retry {
-                    reason: "failed by the host, for a test".into(),
-                    delay: None,
-                },
+                results: Ok(results),
                 published: Vec::new(),
-                log: LogLines::new(&self.options.name, message, attempt),
+                log,
                 cpu: Duration::ZERO,
                 memory_bytes: 0,
                 executed: 0,
@@ -166,21 +242,25 @@ impl Handler {
             false => None,
             true => seen::read(&mut tx).await,
         };
-        let limits = &self.options.limits;
-        let lowered = lower_message(message, key, attempt);
+        let lowered: Vec<types::Message> = members.iter().map(lower_message).collect();
         let state = State {
             tx,
             options: Arc::clone(&self.options),
-            message_id: message.id.clone(),
+            message_ids: members
+                .iter()
+                .map(|member| member.message.id.clone())
+                .collect(),
             limiter: Limiter::new(limits.memory_bytes, limits.table_elements),
-            outbox: Outbox::in_generation(generation, limits.outbox),
-            log: LogLines::new(&self.options.name, message, attempt).bounded_to(limits.log_bytes),
+            outbox: Outbox::new(members, limits.outbox),
+            log,
             cursor_columns: HashMap::new(),
             sql_called: false,
             executed: 0,
             statements: 0,
             watch: self.watch.clone(),
-            published_at: message.incoming.published_at,
+            published_at: members
+                .first()
+                .and_then(|member| member.message.incoming.published_at),
             wasi: None,
             limits_met: BTreeSet::new(),
         };
@@ -212,9 +292,9 @@ impl Handler {
         let mut state = wasm_store.into_data();
         state.log_output(true);
         let is_unsettled = state.tx.is_unsettled();
-        let (mut tx, verdict) = match ended {
+        let (mut tx, results) = match ended {
             Err(_) => {
-                drop(state.tx);
+                let tx = state.tx.is_before_begin().then_some(state.tx);
                 let verdict = Verdict::Limit {
                     limit: "time",
                     text: format!(
@@ -222,43 +302,53 @@ impl Handler {
                         limits.time
                     ),
                 };
-                (None, verdict)
+                (tx, Err(verdict))
             }
-            Ok(Ok(Ok(()))) => {
+            Ok(Ok(results)) if results.len() == members.len() => {
                 let mut tx = state.tx;
-                tx.close_cursors().await;
-                (Some(tx), Verdict::Ok)
+                let verdicts: Vec<Verdict> = results.into_iter().map(lift_result).collect();
+                if verdicts.iter().all(|verdict| *verdict == Verdict::Ok) {
+                    tx.close_cursors().await;
+                }
+                (Some(tx), Ok(verdicts))
             }
-            Ok(Ok(Err(failure))) => (Some(state.tx), lift_failure(failure)),
+            Ok(Ok(results)) => {
+                let verdict = Verdict::Trap {
+                    text: format!(
+                        "the handler returned {} results for {} messages; it has to return one for each",
+                        results.len(),
+                        members.len()
+                    ),
+                };
+                (Some(state.tx), Err(verdict))
+            }
             Ok(Err(stopped)) => {
                 let last_words = state.last_words();
-                let verdict = self.classify(&stopped, &state.limiter, last_words.as_deref());
-                (Some(state.tx), verdict)
+                let verdict = classify(&stopped, limits, &state.limiter, last_words.as_deref());
+                (Some(state.tx), Err(verdict))
             }
         };
-        let verdict = match &self.watch {
-            None => verdict,
-            Some(watch) => watch.returned(&message.id, verdict).await,
-        };
-        if let Verdict::Limit { limit, .. } = &verdict {
-            metrics::limit_met(&self.options.name, limit);
+        let results = self.as_watched(members, results).await;
+        if let Err(Verdict::Limit { limit, .. }) = &results {
+            metrics::limit_met(name, limit);
         }
         if state.log.dropped() > 0 {
-            metrics::limit_met(&self.options.name, "log");
+            metrics::limit_met(name, "log");
         }
-        let after = match (&mut tx, &before, &verdict) {
-            (Some(tx), Some(_), Verdict::Ok) => seen::read(tx).await,
+        let is_ok = matches!(&results, Ok(verdicts) if verdicts.iter().all(|verdict| *verdict == Verdict::Ok));
+        let after = match (&mut tx, &before) {
+            (Some(tx), Some(_)) if is_ok => seen::read(tx).await,
             _ => None,
         };
         // What was published by a call that did not succeed does not exist.
-        let published = match verdict {
-            Verdict::Ok => state.outbox.into_published(),
-            _ => Vec::new(),
-        };
-        Called {
+        Entered {
             tx,
-            verdict,
-            published,
+            results,
+            published: if is_ok {
+                state.outbox.into_published()
+            } else {
+                Vec::new()
+            },
             log: state.log,
             cpu: meter.spent(),
             memory_bytes: state.limiter.memory_bytes(),
@@ -270,98 +360,53 @@ impl Handler {
         }
     }
 
-    /// Tells apart what the guest did, which of its limits it met, and what went wrong on our side.
-    fn classify(&self, stopped: &Stopped, limiter: &Limiter, last_words: Option<&str>) -> Verdict {
-        let limits = &self.options.limits;
-        let error = &stopped.error;
-        if error.is::<Broken>() {
-            return Verdict::Host {
-                text: Broken.to_string(),
-            };
-        }
-        if let Some(misled) = error.downcast_ref::<Misled>() {
-            return Verdict::Host {
-                text: misled.to_string(),
-            };
-        }
-        let trap = error.downcast_ref::<Trap>();
-        // Only the epoch callback interrupts.
-        if trap == Some(&Trap::Interrupt) {
-            return Verdict::Limit {
-                limit: "cpu",
-                text: with_backtrace(
-                    format!(
-                        "the handler's code ran longer than {:?} (`limits.cpu`)",
-                        limits.cpu
-                    ),
-                    error,
-                ),
-            };
-        }
-        if error.is::<PoolConcurrencyLimitError>() {
-            return Verdict::Host {
-                text: causes(error),
-            };
-        }
-        if let Some(refused) = limiter.refused() {
-            let (limit, refused) = match refused {
-                Refused::Memory(bytes) => (
-                    "memory",
-                    format!(
-                        "the memory would have grown to {}, beyond {} (`limits.memory`)",
-                        text::bytes(bytes),
-                        text::bytes(limits.memory_bytes)
-                    ),
-                ),
-                Refused::Table(elements) => (
-                    "table",
-                    format!(
-                        "a table would have grown to {elements} elements, beyond {} (`limits.table`)",
-                        limits.table_elements
-                    ),
-                ),
-            };
-            return Verdict::Limit {
-                limit,
-                text: trap_text(
-                    format!("{refused}; then: {}", causes(error)),
-                    error,
-                    last_words,
-                ),
-            };
-        }
-        // An instance that could not be made, for another reason than what it is, is the host's failure: no memory, say.
-        let causes = causes(error);
-        // wasmtime has no types for these two.
-        let met = if causes.contains(HOST_CALL_BYTES_EXHAUSTED) {
-            Some((
-                "call",
-                format!(
-                    "it handed more than {} to the host in one call (`limits.call`)",
-                    text::bytes(limits.call_bytes)
-                ),
-            ))
-        } else if causes.contains(HANDLES_EXHAUSTED) {
-            Some((
-                "handles",
-                format!("it held more than {HANDLES_MAX} resource handles"),
-            ))
-        } else {
-            None
+    /// Takes down that a run begins, if somebody watches. Returns what is to become of the messages if one of them is to fail at once.
+    fn fails_for_a_test(&self, members: &[Member<'_>]) -> Option<Vec<Verdict>> {
+        let fails = |member: &Member<'_>| {
+            let (message, attempt) = (member.message, member.attempt);
+            let is_broken = self
+                .watch
+                .as_ref()
+                .is_some_and(|watch| watch.begins(&message.id, attempt));
+            is_broken || fault::fails_this_call(message.id.as_str(), attempt)
         };
-        if let Some((limit, text)) = met {
-            return Verdict::Limit {
-                limit,
-                text: trap_text(text, error, last_words),
+        let failing: Vec<bool> = members.iter().map(fails).collect();
+        failing.contains(&true).then(|| {
+            let verdict = |fails| match fails {
+                false => Verdict::Ok,
+                true => Verdict::Retry {
+                    reason: "failed by the host, for a test".into(),
+                    delay: None,
+                },
             };
-        }
-        // With frames of the guest's own it was a start function that failed.
-        let is_guests = trap.is_some() || error.is::<WasmBacktrace>();
-        if stopped.instantiating && !is_guests && !causes.contains("resource limit exceeded") {
-            return Verdict::Host { text: causes };
-        }
-        Verdict::Trap {
-            text: trap_text(causes, error, last_words),
+            failing.into_iter().map(verdict).collect()
+        })
+    }
+
+    /// Tells who watches how a run has ended, and returns what is to be made of it.
+    async fn as_watched(
+        &self,
+        members: &[Member<'_>],
+        results: Result<Vec<Verdict>, Verdict>,
+    ) -> Result<Vec<Verdict>, Verdict> {
+        let Some(watch) = &self.watch else {
+            return results;
+        };
+        let [member] = members else {
+            if let Ok(verdicts) = &results {
+                watch.returned_together(verdicts.iter().map(|verdict| *verdict == Verdict::Ok));
+            }
+            return results;
+        };
+        let verdict = match results {
+            Ok(verdicts) => verdicts.into_iter().next().unwrap_or(Verdict::Ok),
+            Err(verdict) => verdict,
+        };
+        match watch.returned(&member.message.id, verdict).await {
+            verdict @ (Verdict::Ok | Verdict::Retry { .. } | Verdict::Reject { .. }) => {
+                Ok(vec![verdict])
+            }
+            verdict => Err(verdict),
         }
     }
 }
@@ -375,32 +420,41 @@ impl fmt::Debug for Handler {
     }
 }
 
-/// A call that ended without the handler's answer.
-struct Stopped {
-    error: wasmtime::Error,
-    instantiating: bool,
-}
-
-/// Makes an instance and calls it.
+/// Makes an instance and calls it. Returns what it said of each message.
 async fn run(
-    pre: &HandlerPre<State>,
+    pre: &Pre,
     wasm_store: &mut wasmtime::Store<State>,
-    message: &types::Message,
-) -> Result<Result<(), Failure>, Stopped> {
-    let instance = pre
-        .instantiate_async(&mut *wasm_store)
-        .await
-        .map_err(|error| Stopped {
-            error,
-            instantiating: true,
-        })?;
-    instance
-        .call_handle(wasm_store, message)
-        .await
-        .map_err(|error| Stopped {
-            error,
-            instantiating: false,
-        })
+    messages: &[types::Message],
+) -> Result<Vec<Result<(), Failure>>, Stopped> {
+    let instantiating = |error| Stopped {
+        error,
+        instantiating: true,
+    };
+    let calling = |error| Stopped {
+        error,
+        instantiating: false,
+    };
+    match (pre, messages) {
+        (Pre::Handler(pre), [message]) => {
+            let instance = pre
+                .instantiate_async(&mut *wasm_store)
+                .await
+                .map_err(instantiating)?;
+            let result = instance.call_handle(wasm_store, message).await;
+            Ok(vec![result.map_err(calling)?])
+        }
+        (Pre::Handler(_), _) => Err(instantiating(wasmtime::Error::msg(
+            "a handler of one message a call was given a batch",
+        ))),
+        (Pre::BatchHandler(pre), messages) => {
+            let instance = pre
+                .instantiate_async(&mut *wasm_store)
+                .await
+                .map_err(instantiating)?;
+            let results = instance.call_handle_batch(wasm_store, messages).await;
+            results.map_err(calling)
+        }
+    }
 }
 
 /// A future whose polls are measured.
@@ -420,7 +474,13 @@ impl<F: Future> Future for Metered<'_, F> {
     }
 }
 
-fn lower_message(message: &Message, key: Option<&str>, attempt: u32) -> types::Message {
+fn lower_message(member: &Member<'_>) -> types::Message {
+    let Member {
+        message,
+        key,
+        attempt,
+        ..
+    } = *member;
     let incoming = &message.incoming;
     types::Message {
         id: message.id.as_str().to_owned(),
@@ -443,66 +503,4 @@ fn lower_message(message: &Message, key: Option<&str>, attempt: u32) -> types::M
             nanoseconds: moment.nanoseconds,
         }),
     }
-}
-
-fn lift_failure(failure: Failure) -> Verdict {
-    match failure {
-        Failure::Retry(retry) => Verdict::Retry {
-            reason: text::bounded(&retry.reason, REASON_BYTES_MAX),
-            delay: retry
-                .delay_milliseconds
-                .map(|milliseconds| Duration::from_millis(milliseconds).min(RETRY_DELAY_MAX)),
-        },
-        Failure::Reject(reason) => Verdict::Reject {
-            reason: text::bounded(&reason, REASON_BYTES_MAX),
-        },
-    }
-}
-
-/// Puts together what is known of a trap: what stopped it, the guest's own last words, and where it was.
-fn trap_text(what: String, error: &wasmtime::Error, last_words: Option<&str>) -> String {
-    let text = match last_words {
-        None => what,
-        Some(words) => format!("{words}\n{what}"),
-    };
-    with_backtrace(text, error)
-}
-
-fn with_backtrace(mut text: String, error: &wasmtime::Error) -> String {
-    let Some(backtrace) = error.downcast_ref::<WasmBacktrace>() else {
-        return text;
-    };
-    let frames = backtrace.frames();
-    let mut shown = 0;
-    let mut rest = frames;
-    while let Some(frame) = rest.first()
-        && shown < FRAMES_MAX
-    {
-        // A recursion is one line.
-        let same = rest
-            .iter()
-            .take_while(|other| {
-                other.func_index() == frame.func_index() && other.func_name() == frame.func_name()
-            })
-            .count();
-        let function = match frame.func_name() {
-            // Without the hash of its crate.
-            Some(name) => text::one_line(
-                &format!("{:#}", rustc_demangle::demangle(name)),
-                FRAME_BYTES_MAX,
-            ),
-            None => format!("function {}", frame.func_index()),
-        };
-        text.push_str("\n  at ");
-        text.push_str(&function);
-        if same > 1 {
-            text.push_str(&format!(" ({same} times)"));
-        }
-        shown += 1;
-        rest = &rest[same..];
-    }
-    if !rest.is_empty() {
-        text.push_str(&format!("\n  and {} more", rest.len()));
-    }
-    text
 }

@@ -12,6 +12,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use wasmtime::component::{HasSelf, Linker};
 use wasmtime::{Config, Enabled, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
 
+use super::bindings::batch::hapax::handler::{batch_log, batch_outbox};
 use super::state::{CORE_INSTANCES_MAX, MEMORIES_MAX, State, TABLE_ELEMENTS_MAX, TABLES_MAX};
 use super::text;
 use super::{Cache, bindings, self_check, wasi};
@@ -105,6 +106,13 @@ impl Runtime {
         };
         let mut linker = Linker::new(&engine);
         bindings::Handler::add_to_linker::<State, HasSelf<State>>(&mut linker, |state| state)
+            .map_err(failed)?;
+        // What the world `batch-handler` has besides.
+        let batch_interfaces = &mut linker;
+        batch_outbox::add_to_linker::<State, HasSelf<State>>(batch_interfaces, |state| state)
+            .and_then(|()| {
+                batch_log::add_to_linker::<State, HasSelf<State>>(batch_interfaces, |state| state)
+            })
             .map_err(failed)?;
         start_clock(&engine)?;
         Ok(Self {

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use wasmparser::{KnownCustom, Parser, Payload};
 
-use super::bindings::{INTERFACES, PACKAGE};
+use super::bindings::{PACKAGE, World};
 use super::load::{contract_version, is_compatible};
 use super::{LoadError, text, wasi};
 use crate::message::ComponentDigest;
@@ -26,7 +26,7 @@ pub struct Inspected {
     /// The whole file's size.
     pub bytes: usize,
     /// The world of `hapax:handler` that it is for, by what it exports: `handler` or `batch-handler`; absent if it exports neither function.
-    pub world: Option<&'static str>,
+    pub world: Option<World>,
     /// The version of `hapax:handler` in its names; absent if it imports nothing of it.
     pub contract: Option<String>,
     /// What it imports, in the file's order; bare types are left out, since nobody has to grant them.
@@ -93,7 +93,7 @@ pub fn inspect(name: &str, bytes: &[u8]) -> Result<Inspected, LoadError> {
 struct Found {
     /// How many components and modules are open around the present place.
     depth: usize,
-    world: Option<&'static str>,
+    world: Option<World>,
     imports: Vec<String>,
     exports: Vec<String>,
     producers: Vec<Producer>,
@@ -125,11 +125,7 @@ impl Found {
             Payload::ComponentExportSection(exports) if self.depth == 0 => {
                 for export in exports.clone() {
                     let export = export?.name.name;
-                    self.world = self.world.or(match export {
-                        "handle" => Some("handler"),
-                        "handle-batch" => Some("batch-handler"),
-                        _ => None,
-                    });
+                    self.world = self.world.or_else(|| World::of_function(export));
                     push(&mut self.exports, export);
                 }
             }
@@ -211,7 +207,7 @@ impl Found {
                 .imports
                 .into_iter()
                 .map(|name| InspectedImport {
-                    granted: is_granted(&name),
+                    granted: is_granted(self.world, &name),
                     closed_wasi: wasi::is_granted(&name),
                     name,
                 })
@@ -231,8 +227,8 @@ fn push(names: &mut Vec<String>, name: &str) {
     }
 }
 
-/// True if this host has an interface of that name in a version that fits.
-fn is_granted(import: &str) -> bool {
+/// True if this host has an interface of that name for that world, in a version that fits.
+fn is_granted(world: Option<World>, import: &str) -> bool {
     if wasi::is_wasi(import) {
         return wasi::is_granted(import);
     }
@@ -241,7 +237,8 @@ fn is_granted(import: &str) -> bool {
         .and_then(|rest| rest.strip_prefix('/'))
         .and_then(|rest| rest.split_once('@'))
         .is_some_and(|(interface, version)| {
-            INTERFACES.contains(&interface) && is_compatible(version)
+            let world = world.unwrap_or(World::Handler);
+            world.interfaces().contains(&interface) && is_compatible(version)
         })
 }
 

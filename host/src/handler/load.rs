@@ -11,7 +11,8 @@ use std::time::Instant;
 
 use wasmtime::component::types::ComponentItem;
 
-use super::bindings::{HandlerPre, INTERFACES, PACKAGE, PACKAGE_VERSION};
+use super::bindings::batch::BatchHandlerPre;
+use super::bindings::{HandlerPre, PACKAGE, PACKAGE_VERSION, World};
 use super::engine::{Runtime, Shared, causes};
 use super::state::State;
 use super::{LoadError, text, wasi};
@@ -32,6 +33,8 @@ pub struct ComponentInfo {
     pub digest: ComponentDigest,
     /// Of the whole file.
     pub size_bytes: usize,
+    /// The world that it is for: whether a call takes one message or many.
+    pub world: World,
     /// The version of `hapax:handler` that it was built for.
     pub contract_version: String,
     /// The interfaces that it imports and is granted, sorted; `types` is left out, since it holds no functions.
@@ -49,9 +52,15 @@ pub struct Component {
 struct Inner {
     info: ComponentInfo,
     name: String,
-    pre: HandlerPre<State>,
+    pre: Pre,
     // The permits are the runtime's, so it lives as long as what runs on it.
     runtime: Arc<Shared>,
+}
+
+/// A component whose imports are linked, ready to be instantiated.
+pub(super) enum Pre {
+    Handler(HandlerPre<State>),
+    BatchHandler(BatchHandlerPre<State>),
 }
 
 impl Component {
@@ -70,7 +79,7 @@ impl Component {
         &self.inner.name
     }
 
-    pub(super) fn pre(&self) -> &HandlerPre<State> {
+    pub(super) fn pre(&self) -> &Pre {
         &self.inner.pre
     }
 
@@ -187,8 +196,7 @@ async fn off_the_async_threads<T: Send + 'static>(
 
 /// Tells what the bytes are by their start, as far as it is not a component.
 pub(super) fn check_format(name: &str, bytes: &[u8]) -> Result<(), LoadError> {
-    const COMPONENT_HINT: &str =
-        "build a component for the world `handler` in `wit/`, and give the path of that file";
+    const COMPONENT_HINT: &str = "build a component for a world in `wit/`, `handler` or `batch-handler`, and give the path of that file";
     if bytes.is_empty() {
         return Err(LoadError {
             problem: format!("`{name}` is empty; a handler is a Wasm component"),
@@ -298,25 +306,14 @@ fn load(shared: &Arc<Shared>, name: &str, bytes: &[u8]) -> Result<Component, Loa
             ),
         });
     }
-    match exports.iter().find(|(export, _)| *export == "handle") {
-        Some((_, ComponentItem::ComponentFunc(handle))) if handle.async_() => {
-            return Err(LoadError {
-                problem: format!(
-                    "cannot link `{name}`: it exports `handle` as an async function; this host calls a plain one"
-                ),
-                hint: "build it against the world `handler` in `wit/`".into(),
-            });
-        }
-        Some((_, ComponentItem::ComponentFunc(_))) => {}
-        _ => return Err(no_handle(name, &exports)),
-    }
+    let world = world_of(name, &exports)?;
     let unknown: Vec<&str> = imports
         .iter()
-        .filter(|(import, item)| !is_provided(import, item))
+        .filter(|(import, item)| !is_provided(world, import, item))
         .map(|(import, _)| *import)
         .collect();
     if !unknown.is_empty() {
-        return Err(unknown_imports(name, &unknown));
+        return Err(unknown_imports(name, world, &unknown));
     }
     let imports_wasi = imports.iter().any(|(import, _)| wasi::is_wasi(import));
     let linker = match imports_wasi {
@@ -325,7 +322,10 @@ fn load(shared: &Arc<Shared>, name: &str, bytes: &[u8]) -> Result<Component, Loa
     };
     let pre = linker
         .and_then(|linker| linker.instantiate_pre(&component))
-        .and_then(HandlerPre::new)
+        .and_then(|pre| match world {
+            World::Handler => HandlerPre::new(pre).map(Pre::Handler),
+            World::BatchHandler => BatchHandlerPre::new(pre).map(Pre::BatchHandler),
+        })
         .map_err(|error| LoadError {
             problem: format!(
                 "cannot link `{name}`: it does not fit `{PACKAGE}@{PACKAGE_VERSION}`{}, which this host provides: {}",
@@ -347,6 +347,7 @@ fn load(shared: &Arc<Shared>, name: &str, bytes: &[u8]) -> Result<Component, Loa
     let info = ComponentInfo {
         digest,
         size_bytes: bytes.len(),
+        world,
         contract_version: names()
             .find_map(contract_version)
             .unwrap_or(PACKAGE_VERSION)
@@ -381,7 +382,7 @@ fn compile_error(name: &str, error: &wasmtime::Error) -> LoadError {
         };
     }
     let hint = if causes.contains("component model async") {
-        "this host calls handlers synchronously: build against the world `handler` in `wit/`, without async functions"
+        "this host calls handlers synchronously: build against a world in `wit/`, without async functions"
     } else {
         "build it again: the file is damaged, or uses Wasm features that this host does not have"
     };
@@ -404,31 +405,54 @@ pub(super) fn is_compatible(version: &str) -> bool {
         .is_some_and(|patch| !patch.is_empty() && patch.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-fn is_provided(import: &str, item: &ComponentItem) -> bool {
+fn is_provided(world: World, import: &str, item: &ComponentItem) -> bool {
     match item {
         // `use types.{message, failure}` in the world imports the bare types; they need nothing from the host.
         ComponentItem::Type(_) => true,
         ComponentItem::ComponentInstance(_) if wasi::is_wasi(import) => wasi::is_granted(import),
-        ComponentItem::ComponentInstance(_) => INTERFACES.iter().any(|interface| {
-            import
-                .strip_prefix(PACKAGE)
-                .and_then(|rest| rest.strip_prefix('/'))
-                .and_then(|rest| rest.split_once('@'))
-                .is_some_and(|(name, _)| name == *interface)
-        }),
+        ComponentItem::ComponentInstance(_) => is_provided_name(world, import),
         _ => false,
     }
 }
 
-fn no_handle(name: &str, exports: &[(&str, ComponentItem)]) -> LoadError {
-    if exports.iter().any(|(export, _)| *export == "handle-batch") {
-        return LoadError {
+fn is_provided_name(world: World, import: &str) -> bool {
+    import
+        .strip_prefix(PACKAGE)
+        .and_then(|rest| rest.strip_prefix('/'))
+        .and_then(|rest| rest.split_once('@'))
+        .is_some_and(|(name, _)| world.interfaces().contains(&name))
+}
+
+/// Tells by the exports which world a component is for.
+fn world_of(name: &str, exports: &[(&str, ComponentItem)]) -> Result<World, LoadError> {
+    let mut worlds = exports.iter().filter_map(|(export, item)| match item {
+        ComponentItem::ComponentFunc(function) => Some((World::of_function(export)?, function)),
+        _ => None,
+    });
+    let Some((world, function)) = worlds.next() else {
+        return Err(no_function(name, exports));
+    };
+    if worlds.next().is_some() {
+        return Err(LoadError {
             problem: format!(
-                "cannot link `{name}`: it was built for the world `batch-handler`, which this host does not support yet; it runs the world `handler`"
+                "cannot link `{name}`: it exports both `handle` and `handle-batch`; this host calls one of them"
             ),
-            hint: "build it for the world `handler` in `wit/`: export `handle`, which takes one message".into(),
-        };
+            hint: "build it for one world of `wit/`: `handler` takes one message a call, `batch-handler` many".into(),
+        });
     }
+    if function.async_() {
+        return Err(LoadError {
+            problem: format!(
+                "cannot link `{name}`: it exports `{}` as an async function; this host calls a plain one",
+                world.function()
+            ),
+            hint: format!("build it against the world `{}` in `wit/`", world.as_str()),
+        });
+    }
+    Ok(world)
+}
+
+fn no_function(name: &str, exports: &[(&str, ComponentItem)]) -> LoadError {
     let exported: Vec<&str> = exports.iter().map(|(export, _)| *export).collect();
     let exported = if exported.is_empty() {
         "it exports nothing".to_owned()
@@ -437,19 +461,36 @@ fn no_handle(name: &str, exports: &[(&str, ComponentItem)]) -> LoadError {
     };
     LoadError {
         problem: format!(
-            "cannot link `{name}`: it does not export the function `handle`, which this host calls; {exported}"
+            "cannot link `{name}`: it exports neither the function `handle` nor `handle-batch`, of which this host calls one; {exported}"
         ),
-        hint: "build it for the world `handler` in `wit/`".into(),
+        hint:
+            "build it for a world in `wit/`: `handler`, or `batch-handler` for many messages a call"
+                .into(),
     }
 }
 
-fn unknown_imports(name: &str, unknown: &[&str]) -> LoadError {
+fn unknown_imports(name: &str, world: World, unknown: &[&str]) -> LoadError {
     let imports = if unknown.len() == 1 {
         "import"
     } else {
         "imports"
     };
-    let hint = if unknown.iter().any(|import| import.starts_with("wasi:")) {
+    // Of the other world: its lines and messages could not be told whose they are.
+    let is_of_another_world = |import: &&str| {
+        World::ALL.into_iter().any(|other| {
+            other != world && is_provided_name(other, import) && !is_provided_name(world, import)
+        })
+    };
+    let hint = if unknown.iter().all(is_of_another_world) {
+        match world {
+            World::Handler => {
+                "it exports `handle`: use `outbox` and `log`, which need no member of a batch"
+            }
+            World::BatchHandler => {
+                "it exports `handle-batch`: use `batch-outbox` and `batch-log`, which name the member of the batch"
+            }
+        }
+    } else if unknown.iter().any(|import| import.starts_with("wasi:")) {
         "a handler gets a closed WASI 0.2 (`wasi:cli`, `clocks`, `filesystem`, `io`, `random`, `sockets`, with nothing behind them); build it without the others"
     } else if unknown.iter().all(|import| import.starts_with(PACKAGE)) {
         "it was built against a newer release: run a newer host, or rebuild it against this host's `wit/`"
@@ -458,9 +499,13 @@ fn unknown_imports(name: &str, unknown: &[&str]) -> LoadError {
     };
     LoadError {
         problem: format!(
-            "cannot link `{name}`: this host does not provide {imports} {}; it provides `{PACKAGE}@{PACKAGE_VERSION}` with {}",
+            "cannot link `{name}`: this host does not provide {imports} {}{}; it provides `{PACKAGE}@{PACKAGE_VERSION}` with {}",
             list(unknown),
-            list(&INTERFACES[1..]),
+            match world {
+                World::Handler => "",
+                World::BatchHandler => " to a handler of batches",
+            },
+            list(&world.interfaces()[1..]),
         ),
         hint: hint.into(),
     }

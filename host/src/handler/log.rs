@@ -1,4 +1,4 @@
-//! `hapax:handler/log`: lines of a call, held until it is known whether the call took effect.
+//! `hapax:handler/log` and `batch-log`: lines of a call, held until it is known whether the call took effect.
 //!
 //! **Invariant**: a call's lines have a bounded size, and no guest byte reaches the log unescaped.
 
@@ -8,14 +8,15 @@ use std::sync::Arc;
 use opentelemetry::trace::TraceId;
 use tracing::Level;
 
+use super::bindings::batch::hapax::handler::batch_log;
 use super::bindings::hapax::handler::{log, types};
-use super::limits::Limits;
+use super::call::Member;
 use super::state::State;
 use super::text;
 use crate::message::{Incoming, Message};
 use crate::telemetry::context;
 
-/// The most lines that are kept of one call.
+/// The most lines that are kept of one call, for each of its messages.
 pub const LOG_LINES_MAX: usize = 1_000;
 
 const MESSAGE_BYTES_MAX: usize = 8 << 10;
@@ -34,40 +35,136 @@ pub struct LogLine {
     pub fields: String,
 }
 
-/// What a handler logged in one call.
+/// What a handler logged in one call about one message, or about a batch as a whole.
 ///
 /// Emit it once: after the commit with `emit_committed`, after a rollback with `emit_rolled_back`.
 #[derive(Clone, Debug, Default)]
 pub struct LogLines {
     handler: String,
-    message_id: String,
+    /// Absent for a batch.
+    message_id: Option<String>,
     /// For the subject and the trace, which are looked at only if there are lines.
     incoming: Option<Arc<Incoming>>,
     trace_id: Option<TraceId>,
-    attempt: u32,
+    /// Absent for a batch.
+    attempt: Option<u32>,
+    /// How many messages were in the call, for a batch.
+    messages: Option<usize>,
     lines: Vec<LogLine>,
-    bytes: usize,
-    bytes_max: usize,
     dropped: u64,
+}
+
+/// What a handler logs in one call, and how much of it is kept.
+#[derive(Debug)]
+pub(super) struct CallLog {
+    /// For each message; of a batch's, after that, what concerns it as a whole.
+    lines: Vec<LogLines>,
+    bytes_left: usize,
     last_words: Option<String>,
+}
+
+impl CallLog {
+    /// For a handler of one message a call.
+    pub(super) fn of_message(handler: &str, member: &Member<'_>, bytes_max: usize) -> Self {
+        Self {
+            lines: vec![LogLines::new(handler, member.message, member.attempt)],
+            bytes_left: bytes_max,
+            last_words: None,
+        }
+    }
+
+    /// For a handler of batches.
+    pub(super) fn of_batch(handler: &str, members: &[Member<'_>], bytes_max: usize) -> Self {
+        let mut lines: Vec<LogLines> = members
+            .iter()
+            .map(|member| LogLines::new(handler, member.message, member.attempt))
+            .collect();
+        lines.push(LogLines {
+            handler: handler.to_owned(),
+            messages: Some(members.len()),
+            ..LogLines::default()
+        });
+        Self {
+            lines,
+            bytes_left: bytes_max,
+            last_words: None,
+        }
+    }
+
+    /// Returns whom the call as a whole is about: its message, or a batch.
+    pub(super) fn whole(&self) -> &LogLines {
+        self.lines.last().expect("there is one for each call")
+    }
+
+    /// Returns the last line, if it was an error: a guest that panics says why just before it traps.
+    pub(super) fn last_words(&self) -> Option<&str> {
+        self.last_words.as_deref()
+    }
+
+    /// Returns how many lines were not kept.
+    pub(super) fn dropped(&self) -> u64 {
+        self.lines.iter().map(LogLines::dropped).sum()
+    }
+
+    /// Counts lines about the call as a whole that were not kept.
+    pub(super) fn drop_lines(&mut self, lines: u64) {
+        if let Some(whole) = self.lines.last_mut() {
+            whole.dropped += lines;
+        }
+    }
+
+    /// Returns the lines about each message, by its place, and those about the batch. Who has none is left out.
+    pub(super) fn into_lines(self) -> Vec<(Option<usize>, LogLines)> {
+        let whole = self.lines.len() - 1;
+        self.lines
+            .into_iter()
+            .enumerate()
+            .filter(|(_, lines)| !lines.is_empty())
+            .map(|(index, lines)| ((index < whole).then_some(index), lines))
+            .collect()
+    }
+
+    /// Returns the lines of a call with one message.
+    pub(super) fn into_one(self) -> LogLines {
+        self.lines.into_iter().next().unwrap_or_default()
+    }
+
+    /// Keeps a line about the message at `member`, or about the batch.
+    pub(super) fn push(
+        &mut self,
+        member: Option<u32>,
+        level: Level,
+        message: &str,
+        fields: &[(String, String)],
+    ) {
+        self.last_words =
+            (level == Level::ERROR).then(|| text::bounded(message, MESSAGE_BYTES_MAX));
+        let whole = self.lines.len() - 1;
+        let index = member.map_or(whole, |member| member as usize);
+        if member.is_some() && index >= whole {
+            let whole = self.whole();
+            tracing::warn!(
+                handler = whole.handler,
+                member,
+                messages = whole.messages,
+                hint = "members count from 0; leave it out for what concerns the whole batch",
+                "ignored a handler's log line: there is no such member in the batch"
+            );
+            return;
+        }
+        self.lines[index].push(level, message, fields, &mut self.bytes_left);
+    }
 }
 
 impl LogLines {
     pub(super) fn new(handler: &str, message: &Message, attempt: u32) -> Self {
         Self {
             handler: handler.to_owned(),
-            message_id: text::one_line(message.id.as_str(), MESSAGE_BYTES_MAX),
+            message_id: Some(text::one_line(message.id.as_str(), MESSAGE_BYTES_MAX)),
             incoming: Some(Arc::clone(&message.incoming)),
-            attempt,
-            bytes_max: Limits::DEFAULT.log_bytes,
+            attempt: Some(attempt),
             ..Self::default()
         }
-    }
-
-    /// Keeps no more than `bytes_max` bytes of the lines.
-    pub(super) fn bounded_to(mut self, bytes_max: usize) -> Self {
-        self.bytes_max = bytes_max;
-        self
     }
 
     /// Says in which trace the call ran, where the message's own headers name none.
@@ -97,14 +194,17 @@ impl LogLines {
         self.emit(|level| level.max(Level::DEBUG));
     }
 
-    /// Returns the last line, if it was an error: a guest that panics says why just before it traps.
-    pub(super) fn last_words(&self) -> Option<&str> {
-        self.last_words.as_deref()
+    fn is_empty(&self) -> bool {
+        self.lines.is_empty() && self.dropped == 0
     }
 
-    pub(super) fn push(&mut self, level: Level, message: &str, fields: &[(String, String)]) {
-        self.last_words =
-            (level == Level::ERROR).then(|| text::bounded(message, MESSAGE_BYTES_MAX));
+    fn push(
+        &mut self,
+        level: Level,
+        message: &str,
+        fields: &[(String, String)],
+        bytes_left: &mut usize,
+    ) {
         let mut line = LogLine {
             level,
             message: text::one_line(message, MESSAGE_BYTES_MAX),
@@ -120,17 +220,12 @@ impl LogLines {
             let _ = write!(line.fields, " [{} fields cut]", fields.len() - FIELDS_MAX);
         }
         let bytes = line.message.len() + line.fields.len();
-        if self.lines.len() >= LOG_LINES_MAX || self.bytes + bytes > self.bytes_max {
+        if self.lines.len() >= LOG_LINES_MAX || bytes > *bytes_left {
             self.dropped += 1;
             return;
         }
-        self.bytes += bytes;
+        *bytes_left -= bytes;
         self.lines.push(line);
-    }
-
-    /// Counts lines that were not kept.
-    pub(super) fn drop_lines(&mut self, lines: u64) {
-        self.dropped += lines;
     }
 
     /// Returns the message's subject, fit to be shown, if it has one.
@@ -146,21 +241,33 @@ impl LogLines {
             .map(|id| id.to_string())
     }
 
-    /// Returns the number of the run, from 1.
-    pub(super) fn attempt(&self) -> u32 {
+    /// Returns the number of the run, from 1, if it is of one message.
+    pub(super) fn attempt(&self) -> Option<u32> {
         self.attempt
     }
 
+    /// Returns the message's id, fit to be shown, if it is of one message.
+    pub(super) fn message_id(&self) -> Option<&str> {
+        self.message_id.as_deref()
+    }
+
+    /// Returns how many messages the call has, if it is of a batch.
+    pub(super) fn messages(&self) -> Option<usize> {
+        self.messages
+    }
+
     fn emit(&self, at: impl Fn(Level) -> Level) {
-        if self.lines.is_empty() && self.dropped == 0 {
+        if self.is_empty() {
             return;
         }
         let Self {
             handler,
             message_id,
             attempt,
+            messages,
             ..
         } = self;
+        let message_id = message_id.as_deref();
         let (subject, trace_id) = (self.subject(), self.trace_id());
         let (subject, trace_id) = (subject.as_deref(), trace_id.as_deref());
         for line in &self.lines {
@@ -177,6 +284,7 @@ impl LogLines {
                             message_id,
                             subject,
                             attempt,
+                            messages,
                             trace_id,
                             "{message}"
                         )
@@ -187,6 +295,7 @@ impl LogLines {
                             message_id,
                             subject,
                             attempt,
+                            messages,
                             trace_id,
                             fields,
                             "{message}"
@@ -208,6 +317,7 @@ impl LogLines {
                 message_id,
                 subject,
                 attempt,
+                messages,
                 trace_id,
                 dropped = self.dropped,
                 hint = "log less, or raise `limits.log`",
@@ -217,23 +327,41 @@ impl LogLines {
     }
 }
 
+fn level(level: types::Level) -> Level {
+    match level {
+        types::Level::Trace => Level::TRACE,
+        types::Level::Debug => Level::DEBUG,
+        types::Level::Info => Level::INFO,
+        types::Level::Warn => Level::WARN,
+        types::Level::Error => Level::ERROR,
+    }
+}
+
 impl log::Host for State {
     async fn write(
         &mut self,
-        level: types::Level,
+        at: types::Level,
         message: String,
         fields: Vec<(String, String)>,
     ) -> wasmtime::Result<()> {
-        let level = match level {
-            types::Level::Trace => Level::TRACE,
-            types::Level::Debug => Level::DEBUG,
-            types::Level::Info => Level::INFO,
-            types::Level::Warn => Level::WARN,
-            types::Level::Error => Level::ERROR,
-        };
         // In the order of the handler's doing.
         self.log_output(false);
-        self.log.push(level, &message, &fields);
+        self.log.push(None, level(at), &message, &fields);
+        Ok(())
+    }
+}
+
+impl batch_log::Host for State {
+    async fn write(
+        &mut self,
+        member: Option<u32>,
+        at: types::Level,
+        message: String,
+        fields: Vec<(String, String)>,
+    ) -> wasmtime::Result<()> {
+        // In the order of the handler's doing.
+        self.log_output(false);
+        self.log.push(member, level(at), &message, &fields);
         Ok(())
     }
 }
@@ -241,6 +369,7 @@ impl log::Host for State {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::handler::Limits;
     use crate::message::{MessageId, Position};
 
     fn message(id: &str) -> Message {
@@ -262,8 +391,14 @@ mod tests {
     #[test]
     fn lines_are_escaped_and_bounded() {
         let mut log = LogLines::new("h", &message("id\n"), 2);
-        log.push(Level::INFO, "one\ntwo", &[("k".into(), "v\x1b".into())]);
-        assert_eq!(log.message_id, "id\\n");
+        let mut left = Limits::DEFAULT.log_bytes;
+        log.push(
+            Level::INFO,
+            "one\ntwo",
+            &[("k".into(), "v\x1b".into())],
+            &mut left,
+        );
+        assert_eq!(log.message_id(), Some("id\\n"));
         assert_eq!(
             log.lines(),
             [LogLine {
@@ -273,30 +408,81 @@ mod tests {
             }]
         );
         for _ in 0..2 * LOG_LINES_MAX {
-            log.push(Level::INFO, "x", &[]);
+            log.push(Level::INFO, "x", &[], &mut left);
         }
         assert_eq!(log.lines().len(), LOG_LINES_MAX);
         assert_eq!(log.dropped() as usize, LOG_LINES_MAX + 1);
     }
 
+    fn call_log(messages: &[Message], bytes_max: usize) -> CallLog {
+        let members: Vec<Member<'_>> = messages
+            .iter()
+            .map(|message| Member {
+                message,
+                key: None,
+                attempt: 1,
+                generation: None,
+            })
+            .collect();
+        CallLog::of_batch("h", &members, bytes_max)
+    }
+
     #[test]
-    fn a_flood_of_long_lines_stays_within_the_bytes() {
-        let mut log = LogLines::new("h", &message("id"), 1);
+    fn a_flood_of_long_lines_stays_within_the_bytes_of_the_call() {
+        let messages = [message("a"), message("b")];
+        let mut log = call_log(&messages, 10_000);
         let long = "\0".repeat(1 << 20);
         let fields = vec![(long.clone(), long.clone()); 100];
-        for _ in 0..100 {
-            log.push(Level::INFO, &long, &fields);
+        for n in 0..100 {
+            log.push(Some(n % 2), Level::INFO, &long, &fields);
+            log.push(None, Level::INFO, "short", &[]);
         }
-        assert!(log.bytes <= Limits::DEFAULT.log_bytes);
-        assert!(log.dropped() > 0);
+        let kept: usize = log
+            .lines
+            .iter()
+            .flat_map(|lines| &lines.lines)
+            .map(|line| line.message.len() + line.fields.len())
+            .sum();
+        assert!(kept <= 10_000, "{kept}");
+        assert!(log.dropped() >= 99);
+    }
+
+    #[test]
+    fn a_line_is_its_members_or_the_batchs() {
+        let messages = [message("a"), message("b")];
+        let mut log = call_log(&messages, 1_000);
+        log.push(Some(1), Level::INFO, "of b", &[]);
+        log.push(None, Level::INFO, "of all", &[]);
+        log.push(Some(2), Level::INFO, "of nobody", &[]);
+        log.push(Some(u32::MAX), Level::INFO, "of nobody", &[]);
+        let kept: Vec<_> = log
+            .into_lines()
+            .iter()
+            .map(|(place, lines)| {
+                let id = lines.message_id().map(str::to_owned);
+                (
+                    *place,
+                    id,
+                    lines.messages(),
+                    lines.lines()[0].message.clone(),
+                )
+            })
+            .collect();
+        assert_eq!(
+            kept,
+            [
+                (Some(1), Some("b".to_owned()), None, "of b".to_owned()),
+                (None, None, Some(2), "of all".to_owned())
+            ]
+        );
     }
 
     #[test]
     fn the_last_words_are_an_error_that_nothing_follows() {
-        let mut log = LogLines::new("h", &message("id"), 1);
-        log.push(Level::ERROR, "panic: no", &[]);
+        let mut log = call_log(&[message("id")], 1_000);
+        log.push(None, Level::ERROR, "panic: no", &[]);
         assert_eq!(log.last_words(), Some("panic: no"));
-        log.push(Level::INFO, "went on", &[]);
+        log.push(Some(0), Level::INFO, "went on", &[]);
         assert_eq!(log.last_words(), None);
     }
 }

@@ -1,4 +1,4 @@
-//! The handler room: loads and checks components, and calls one in a fresh instance for each message.
+//! The handler room: loads and checks components, and calls one in a fresh instance for each message, or batch.
 //!
 //! **Invariant**: a handler reaches nothing but the `Tx` that its wasm store owns for the call.
 //! **Invariant**: an instance is used once; after the call its wasm store is dropped, whatever happened.
@@ -17,6 +17,7 @@ mod seen;
 mod self_check;
 mod sql;
 mod state;
+mod stopped;
 mod text;
 mod value;
 mod wasi;
@@ -29,8 +30,9 @@ use std::time::Duration;
 use crate::message::{ComponentDigest, Header, Instant};
 use crate::store::{SqlError, Tx};
 
+pub use bindings::World;
 pub use cache::Cache;
-pub use call::{HANDLES_MAX, Handler, RETRY_DELAY_MAX};
+pub use call::{CalledBatch, HANDLES_MAX, Handler, Member, RETRY_DELAY_MAX};
 pub use engine::{MEMORY_MAX_BYTES, Runtime, RuntimeError, RuntimeOptions, TICK};
 pub use inspect::{Inspected, InspectedImport, Producer, SectionSize, inspect};
 pub use limits::Limits;

@@ -1,11 +1,13 @@
-//! `hapax:handler/outbox`: messages to publish, held until the commit.
+//! `hapax:handler/outbox` and `batch-outbox`: messages to publish, held until the commit.
 //!
 //! **Invariant**: an id depends on consumer, message id, ordinal and, in a forced replay, the letter's number only, so that every
-//! run of a message gives the same.
+//! run of a message gives the same, alone or in whatever batch.
 
 use bytes::Bytes;
 
+use super::bindings::batch::hapax::handler::batch_outbox;
 use super::bindings::hapax::handler::{outbox, types};
+use super::call::Member;
 use super::state::State;
 use super::{Outgoing, Targets, text};
 use crate::message::{Header, Instant, MessageId, ShortHash};
@@ -25,14 +27,25 @@ const SECONDS_MAX: i64 = 253_402_300_799;
 /// What one call has published so far.
 #[derive(Debug)]
 pub(super) struct Outbox {
+    /// For each message of the call.
     messages_max: u32,
-    published: Vec<Outgoing>,
+    /// Each with the place of the message on whose behalf it is.
+    published: Vec<(usize, Outgoing)>,
     bytes: usize,
-    /// Counts also what was dropped with a savepoint: an id never stands for two messages of a run.
-    next_ordinal: u32,
+    /// One for each message of the call.
+    members: Vec<Publisher>,
     /// The open savepoints in their order, each with what was published before it.
     marks: Vec<Mark>,
+}
+
+/// A message of the call, as far as what is published for it depends on it.
+#[derive(Debug)]
+struct Publisher {
+    id: MessageId,
+    /// Of a forced replay.
     generation: Option<i64>,
+    /// Counts also what was dropped with a savepoint: an id never stands for two messages of a run.
+    next_ordinal: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -43,20 +56,27 @@ struct Mark {
 }
 
 impl Outbox {
-    /// For up to `messages_max` messages. With a generation, the ids are the run's own: a forced replay.
-    pub(super) fn in_generation(generation: Option<i64>, messages_max: u32) -> Self {
+    /// For up to `messages_max` messages on behalf of each of `members`. With a generation, a member's ids are the run's own: a forced
+    /// replay.
+    pub(super) fn new(members: &[Member<'_>], messages_max: u32) -> Self {
         Self {
             messages_max,
             published: Vec::new(),
             bytes: 0,
-            next_ordinal: 0,
+            members: members
+                .iter()
+                .map(|member| Publisher {
+                    id: member.message.id.clone(),
+                    generation: member.generation,
+                    next_ordinal: 0,
+                })
+                .collect(),
             marks: Vec::new(),
-            generation,
         }
     }
 
-    /// Returns the messages, in order.
-    pub(super) fn into_published(self) -> Vec<Outgoing> {
+    /// Returns the messages in order, each with the place of the message on whose behalf it was published.
+    pub(super) fn into_published(self) -> Vec<(usize, Outgoing)> {
         self.published
     }
 
@@ -84,16 +104,30 @@ impl Outbox {
     fn publish(
         &mut self,
         consumer: &str,
-        message_id: &MessageId,
+        member: u32,
         targets: &Targets,
         mut message: types::Outgoing,
     ) -> Result<String, SqlError> {
-        if self.next_ordinal >= self.messages_max {
+        let members = self.members.len();
+        let place = member as usize;
+        let Some(publisher) = self.members.get_mut(place) else {
+            return Err(SqlError {
+                hint: Some("members count from 0".into()),
+                ..SqlError::new(
+                    "invalid.member",
+                    format!("there is no member {member} in a batch of {members}"),
+                )
+            });
+        };
+        if publisher.next_ordinal >= self.messages_max {
             return Err(SqlError {
                 hint: Some("publish fewer, or raise `limits.outbox`".into()),
                 ..SqlError::new(
                     "limit.outbox",
-                    format!("a call may publish at most {} messages", self.messages_max),
+                    format!(
+                        "at most {} messages may be published on behalf of one",
+                        self.messages_max
+                    ),
                 )
             });
         }
@@ -149,10 +183,10 @@ impl Outbox {
             ));
         }
         self.bytes += bytes;
-        let ordinal = self.next_ordinal;
-        self.next_ordinal += 1;
-        let id = outgoing_id(consumer, message_id, ordinal, self.generation);
-        self.published.push(Outgoing {
+        let ordinal = publisher.next_ordinal;
+        publisher.next_ordinal += 1;
+        let id = outgoing_id(consumer, &publisher.id, ordinal, publisher.generation);
+        let outgoing = Outgoing {
             id: id.clone(),
             ordinal,
             target: message.target,
@@ -172,7 +206,8 @@ impl Outbox {
                 seconds: moment.seconds,
                 nanoseconds: moment.nanoseconds,
             }),
-        });
+        };
+        self.published.push((place, outgoing));
         Ok(id)
     }
 }
@@ -241,20 +276,39 @@ fn check_text(field: &str, text: &str) -> Result<(), SqlError> {
     Ok(())
 }
 
+impl State {
+    async fn publish(
+        &mut self,
+        name: &'static str,
+        member: u32,
+        message: types::Outgoing,
+    ) -> wasmtime::Result<Result<String, types::Error>> {
+        self.reach(name, None).await?;
+        let options = &self.options;
+        let published = self
+            .outbox
+            .publish(&options.consumer, member, &options.targets, message);
+        self.answer(|_| None, &published);
+        Ok(published.map_err(|error| self.refuse(error)))
+    }
+}
+
 impl outbox::Host for State {
     async fn publish(
         &mut self,
         message: types::Outgoing,
     ) -> wasmtime::Result<Result<String, types::Error>> {
-        self.reach("outbox.publish", None).await?;
-        let published = self.outbox.publish(
-            &self.options.consumer,
-            &self.message_id,
-            &self.options.targets,
-            message,
-        );
-        self.answer(|_| None, &published);
-        Ok(published.map_err(|error| self.refuse(error)))
+        self.publish("outbox.publish", 0, message).await
+    }
+}
+
+impl batch_outbox::Host for State {
+    async fn publish(
+        &mut self,
+        member: u32,
+        message: types::Outgoing,
+    ) -> wasmtime::Result<Result<String, types::Error>> {
+        self.publish("batch-outbox.publish", member, message).await
     }
 }
 
@@ -265,7 +319,24 @@ mod tests {
     const MESSAGES_MAX: u32 = 10;
 
     fn outbox() -> Outbox {
-        Outbox::in_generation(None, MESSAGES_MAX)
+        of_messages(&["m"])
+    }
+
+    fn of_messages(ids: &[&str]) -> Outbox {
+        Outbox {
+            messages_max: MESSAGES_MAX,
+            published: Vec::new(),
+            bytes: 0,
+            members: ids
+                .iter()
+                .map(|text| Publisher {
+                    id: id(text),
+                    generation: None,
+                    next_ordinal: 0,
+                })
+                .collect(),
+            marks: Vec::new(),
+        }
     }
 
     fn outgoing(subject: &str, payload: usize) -> types::Outgoing {
@@ -303,13 +374,27 @@ mod tests {
         );
         let mut outbox = outbox();
         let first = outbox
-            .publish("c", &id("m"), &Targets::default(), outgoing("a", 0))
+            .publish("c", 0, &Targets::default(), outgoing("a", 0))
             .unwrap();
         let second = outbox
-            .publish("c", &id("m"), &Targets::default(), outgoing("a", 0))
+            .publish("c", 0, &Targets::default(), outgoing("a", 0))
             .unwrap();
         assert_ne!(first, second);
-        assert_eq!(outbox.published[1].ordinal, 1);
+        assert_eq!(outbox.published[1].1.ordinal, 1);
+    }
+
+    #[test]
+    fn ids_in_a_batch_are_those_of_each_message_alone() {
+        let mut batch = of_messages(&["a", "b"]);
+        let mut publish =
+            |member| batch.publish("c", member, &Targets::default(), outgoing("s", 0));
+        let (a, b) = (id("a"), id("b"));
+        assert_eq!(publish(1).unwrap(), outgoing_id("c", &b, 0, None));
+        assert_eq!(publish(0).unwrap(), outgoing_id("c", &a, 0, None));
+        assert_eq!(publish(1).unwrap(), outgoing_id("c", &b, 1, None));
+        assert_eq!(publish(2).unwrap_err().code, "invalid.member");
+        let order: Vec<usize> = batch.published.iter().map(|(place, _)| *place).collect();
+        assert_eq!(order, [1, 0, 1]);
     }
 
     #[test]
@@ -317,7 +402,7 @@ mod tests {
         let mut outbox = outbox();
         let mut refused = |message| {
             outbox
-                .publish("c", &id("m"), &Targets::default(), message)
+                .publish("c", 0, &Targets::default(), message)
                 .unwrap_err()
                 .code
         };
@@ -353,7 +438,7 @@ mod tests {
         let mut publish = |targets: &Targets, target: Option<&str>| {
             let mut message = outgoing("a", 0);
             message.target = target.map(str::to_owned);
-            outbox.publish("c", &id("m"), targets, message)
+            outbox.publish("c", 0, targets, message)
         };
         publish(&targets, Some("here")).unwrap();
         let error = publish(&targets, Some("there")).unwrap_err();
@@ -363,7 +448,7 @@ mod tests {
         targets.default = Some("here".to_owned());
         publish(&targets, None).unwrap();
         assert_eq!(outbox.published.len(), 2);
-        assert_eq!(outbox.published[1].target.as_deref(), Some("here"));
+        assert_eq!(outbox.published[1].1.target.as_deref(), Some("here"));
     }
 
     #[test]
@@ -371,11 +456,11 @@ mod tests {
         let mut outbox = outbox();
         for _ in 0..MESSAGES_MAX {
             outbox
-                .publish("c", &id("m"), &Targets::default(), outgoing("a", 1))
+                .publish("c", 0, &Targets::default(), outgoing("a", 1))
                 .unwrap();
         }
         let error = outbox
-            .publish("c", &id("m"), &Targets::default(), outgoing("a", 1))
+            .publish("c", 0, &Targets::default(), outgoing("a", 1))
             .unwrap_err();
         assert_eq!(error.code, "limit.outbox");
     }
@@ -385,7 +470,7 @@ mod tests {
         let mut outbox = outbox();
         let publish = |outbox: &mut Outbox| {
             outbox
-                .publish("c", &id("m"), &Targets::default(), outgoing("a", 1 << 20))
+                .publish("c", 0, &Targets::default(), outgoing("a", 1 << 20))
                 .unwrap()
         };
         let first = publish(&mut outbox);
@@ -404,7 +489,7 @@ mod tests {
         let kept: Vec<_> = outbox
             .into_published()
             .into_iter()
-            .map(|outgoing| (outgoing.id, outgoing.ordinal))
+            .map(|(_, outgoing)| (outgoing.id, outgoing.ordinal))
             .collect();
         assert_eq!(kept, [(first, 0), (last, 3)]);
     }

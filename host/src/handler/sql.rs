@@ -258,7 +258,9 @@ impl State {
 
     fn after_sql(&mut self) {
         if !std::mem::replace(&mut self.sql_called, true) {
-            fault::point_of("after-first-sql", &self.message_id);
+            for id in &self.message_ids {
+                fault::point_of("after-first-sql", id);
+            }
         }
     }
 }

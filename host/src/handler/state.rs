@@ -12,7 +12,7 @@ use wasmtime::ResourceLimiter;
 use super::HandlerOptions;
 use super::bindings::hapax::handler::types;
 use super::engine::TICK;
-use super::log::LogLines;
+use super::log::CallLog;
 use super::outbox::Outbox;
 use super::sql::lower_error;
 use super::wasi::Wasi;
@@ -34,10 +34,11 @@ pub(super) const TABLE_ELEMENTS_MAX: usize = 1_000_000;
 pub(super) struct State {
     pub(super) tx: Tx,
     pub(super) options: Arc<HandlerOptions>,
-    pub(super) message_id: MessageId,
+    /// The messages of the call: one, unless the handler takes batches.
+    pub(super) message_ids: Vec<MessageId>,
     pub(super) limiter: Limiter,
     pub(super) outbox: Outbox,
-    pub(super) log: LogLines,
+    pub(super) log: CallLog,
     /// Of the cursors that the guest has not dropped.
     pub(super) cursor_columns: HashMap<Cursor, Arc<[Column]>>,
     /// True once the call has run a statement.
@@ -48,7 +49,7 @@ pub(super) struct State {
     pub(super) statements: u64,
     /// Who sees the calls to the host, if anybody does.
     pub(super) watch: Option<Arc<Watch>>,
-    /// When the message was published.
+    /// When the message, or the first of a batch, was published.
     pub(super) published_at: Option<Instant>,
     /// Made at the first call of WASI.
     pub(super) wasi: Option<Box<Wasi>>,
@@ -62,12 +63,14 @@ impl State {
         if let Some(limit) = error.code.strip_prefix("limit.")
             && !self.limits_met.contains(limit)
         {
+            let whole = self.log.whole();
             tracing::info!(
                 handler = %self.options.name,
-                message_id = %self.message_id,
-                subject = self.log.subject(),
-                attempt = self.log.attempt(),
-                trace_id = self.log.trace_id(),
+                message_id = whole.message_id(),
+                subject = whole.subject(),
+                attempt = whole.attempt(),
+                messages = whole.messages(),
+                trace_id = whole.trace_id(),
                 limit,
                 "a call met a limit: {}",
                 error.message

@@ -133,10 +133,11 @@ impl Watch {
         watched.hits(message, Place::Begin).is_some()
     }
 
-    /// Takes down a host call, and comes back if it is to be made.
+    /// Takes down a host call, and comes back if it is to be made. Without a message, in a call with many of them, it always is, and is
+    /// taken down for the last.
     async fn reached(
         &self,
-        message: &MessageId,
+        message: Option<&MessageId>,
         name: &'static str,
         statement: Option<&str>,
     ) -> Result<(), Broken> {
@@ -151,7 +152,7 @@ impl Watch {
                 });
                 run.calls.len()
             });
-            watched.hits(message, Place::Call(number))
+            message.and_then(|message| watched.hits(message, Place::Call(number)))
         };
         match hit {
             None => Ok(()),
@@ -173,6 +174,14 @@ impl Watch {
         {
             call.rows = rows;
             call.error = error.map(SqlError::to_string);
+        }
+    }
+
+    /// Takes down that a call with many messages has returned, for each of them whether it is well. None of their runs is broken.
+    pub(super) fn returned_together(&self, are_well: impl DoubleEndedIterator<Item = bool>) {
+        let mut watched = self.lock();
+        for (run, is_ok) in watched.runs.iter_mut().rev().zip(are_well.rev()) {
+            run.is_ok = is_ok;
         }
     }
 
@@ -227,10 +236,14 @@ impl State {
         name: &'static str,
         statement: Option<&str>,
     ) -> wasmtime::Result<()> {
-        match &self.watch {
-            None => Ok(()),
-            Some(watch) => Ok(watch.reached(&self.message_id, name, statement).await?),
-        }
+        let Some(watch) = &self.watch else {
+            return Ok(());
+        };
+        let only = match &self.message_ids[..] {
+            [id] => Some(id),
+            _ => None,
+        };
+        Ok(watch.reached(only, name, statement).await?)
     }
 
     /// Says how the host call has ended.

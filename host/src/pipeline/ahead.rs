@@ -25,16 +25,28 @@ impl HandlerContext {
         member: &Member,
         attempt: u32,
     ) {
-        let ahead = self.config.sql == SqlMode::Ahead
+        tx.begin_run(Run {
+            member: index,
+            ahead: self.may_run_ahead(component, member, attempt),
+        });
+    }
+
+    /// True if a message's statements may be answered before the database has run them.
+    pub(super) fn may_run_ahead(&self, component: &Handler, member: &Member, attempt: u32) -> bool {
+        self.config.sql == SqlMode::Ahead
             && !member.is_awaited
             // One that failed is told what is, so that the next failure says why.
             && attempt == 1
             && !component.is_watched()
-            && !member.delivery.is_suspect;
+            && !member.delivery.is_suspect
+    }
+
+    /// Says to `tx` that the statements of a call with a whole batch follow. They are waited for: they are few, and an answer that was
+    /// wrong would be nobody's in particular.
+    pub(super) fn begin_batch_run(tx: &mut Tx) {
         tx.begin_run(Run {
-            member: index,
-            component: component.digest(),
-            ahead,
+            member: 0,
+            ahead: false,
         });
     }
 
@@ -108,7 +120,7 @@ pub(super) fn after_misled(
         }
     }
     match index {
-        Some(index) => around(batch, index).into(),
+        Some(index) => around(batch, &[index]).into(),
         None => batch.into_iter().map(|member| vec![member]).collect(),
     }
 }

@@ -1,6 +1,6 @@
 //! How many messages go into one transaction, and how a batch is taken apart when it can't be committed as it is.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -27,6 +27,8 @@ const FIRST_SIZE: usize = 50;
 const REMEMBERED: f64 = 8_192.0;
 /// How long lanes stay together after single messages were in each other's way.
 const TOGETHER_FOR: Duration = Duration::from_secs(60);
+/// How long batches stay smaller than one whose call went over a limit; then messages may be others.
+const WITHIN_LIMIT_FOR: Duration = Duration::from_secs(60);
 /// How often lanes that go apart run one batch, to learn whether that still pays.
 const PROBE_EVERY: Duration = Duration::from_secs(2);
 /// The messages of such a batch.
@@ -46,6 +48,8 @@ pub(super) struct BatchSizes {
 #[derive(Debug)]
 struct State {
     now: usize,
+    /// As many at most until then: a call with twice as many went over a limit.
+    within_limit: Option<(usize, Instant)>,
     /// Set while lanes run single messages side by side: when the last probe began.
     apart_since: Option<Instant>,
     /// Until when they may not.
@@ -91,28 +95,42 @@ impl State {
 pub(super) struct Took {
     /// Messages in the transaction.
     size: usize,
-    /// Handler calls among them.
-    calls: usize,
+    /// Handled messages among them.
+    handled: usize,
+    /// They were handled in one call.
+    is_together: bool,
     /// All calls together.
     calling: Duration,
     /// The most statements that one of them executed.
     executed_max: usize,
     begun: Instant,
+    /// The early runs, before the transaction.
+    early: Duration,
     /// All runs with their statements, from the claim to what precedes the commit.
     running: Duration,
-    /// From the begin to the commit.
+    /// From the begin to the commit, and the early runs.
     held: Duration,
 }
 
 impl Took {
+    /// A transaction of `size` messages has begun, whose early runs took so long.
+    pub(super) fn begin_after(early: Duration, size: usize) -> Self {
+        Self {
+            early,
+            ..Self::begin(size)
+        }
+    }
+
     /// A transaction of `size` messages has begun.
     pub(super) fn begin(size: usize) -> Self {
         Self {
             size,
-            calls: 0,
+            handled: 0,
+            is_together: false,
             calling: Duration::ZERO,
             executed_max: 0,
             begun: Instant::now(),
+            early: Duration::ZERO,
             running: Duration::ZERO,
             held: Duration::ZERO,
         }
@@ -125,14 +143,21 @@ impl Took {
 
     /// All members have run, and their statements too.
     pub(super) fn ran(&mut self) {
-        self.running = self.begun.elapsed().saturating_sub(self.running);
+        self.running = self.begun.elapsed().saturating_sub(self.running) + self.early;
     }
 
-    /// Counts a call that began at `started` and executed so many statements.
-    pub(super) fn called(&mut self, started: Instant, executed: usize) {
-        self.calls += 1;
-        self.calling += started.elapsed();
+    /// Counts a call that took so long and executed so many statements.
+    pub(super) fn called(&mut self, took: Duration, executed: usize) {
+        self.handled += 1;
+        self.calling += took;
         self.executed_max = self.executed_max.max(executed);
+    }
+
+    /// Counts a call with `handled` messages.
+    pub(super) fn called_together(&mut self, took: Duration, executed: usize, handled: usize) {
+        self.called(took, executed);
+        self.handled = handled;
+        self.is_together = true;
     }
 
     /// Returns how long locks have been held.
@@ -142,12 +167,12 @@ impl Took {
 
     /// The transaction has committed.
     pub(super) fn committed(&mut self) {
-        self.held = self.begun.elapsed();
+        self.held = self.begun.elapsed() + self.early;
     }
 
     /// Returns how many messages were in the transaction, and how many of them were handled.
     pub(super) fn counts(&self) -> (usize, usize) {
-        (self.size, self.calls)
+        (self.size, self.handled)
     }
 }
 
@@ -159,6 +184,7 @@ impl BatchSizes {
             parallel: lanes.min(cores) as f64,
             state: Mutex::new(State {
                 now: max.min(FIRST_SIZE),
+                within_limit: None,
                 apart_since: None,
                 together_until: None,
                 single_overhead: SINGLE_OVERHEAD_GUESS,
@@ -215,15 +241,24 @@ impl BatchSizes {
         if took.held > max_hold {
             state.now = (took.size / 2).clamp(1, self.max);
         } else if took.size >= state.now.min(state.best(self.max)) && took.held < max_hold / 4 {
-            state.now = state.now.saturating_mul(2).min(self.max);
+            let most = match state.within_limit {
+                Some((fitting, until)) if Instant::now() < until => fitting,
+                _ => self.max,
+            };
+            state.now = state.now.saturating_mul(2).min(most);
         }
-        if took.calls == 0 {
+        if took.is_together {
+            // What a call with many messages takes says nothing about one with a single message, for which nobody writes such a handler.
+            state.apart_since = None;
             return;
         }
-        state.remember(took.calls, 0);
+        if took.handled == 0 {
+            return;
+        }
+        state.remember(took.handled, 0);
         if took.size > 1 {
             let outside = took.held.saturating_sub(took.running).as_secs_f64();
-            let run = took.running.as_secs_f64() / took.calls as f64;
+            let run = took.running.as_secs_f64() / took.handled as f64;
             match &mut state.costs {
                 None => state.costs = Some((outside, run)),
                 Some((old_outside, old_run)) => {
@@ -232,7 +267,7 @@ impl BatchSizes {
                 }
             }
         }
-        let calling = took.calling.as_secs_f64() / took.calls as f64;
+        let calling = took.calling.as_secs_f64() / took.handled as f64;
         let total = took.held.as_secs_f64() / took.size as f64;
         if took.size == 1 {
             blend(&mut state.single_overhead, total - calling);
@@ -275,6 +310,14 @@ impl BatchSizes {
         self.state().remember(index + 1, 1);
     }
 
+    /// A call with so many messages went over a limit, and none of them would have done so alone.
+    pub(super) fn over_limit(&self, messages: usize) {
+        let fitting = (messages / 2).clamp(1, self.max);
+        let mut state = self.state();
+        state.now = state.now.min(fitting);
+        state.within_limit = Some((fitting, Instant::now() + WITHIN_LIMIT_FOR));
+    }
+
     /// Only `fitting` messages of a batch fitted.
     pub(super) fn too_long(&self, fitting: usize) {
         self.state().now = fitting.clamp(1, self.max);
@@ -313,11 +356,29 @@ pub(super) fn halves(mut batch: Vec<Member>) -> [Vec<Member>; 2] {
     [batch, second]
 }
 
-/// Cuts a batch around the member that failed: those before it, it alone, those after it.
-pub(super) fn around(mut batch: Vec<Member>, index: usize) -> [Vec<Member>; 3] {
-    let after = batch.split_off(index + 1);
-    let alone = batch.split_off(index);
-    [batch, alone, after]
+/// Takes the members that failed, given in order, out of a batch: the others together, then each of them alone.
+pub(super) fn without(batch: Vec<Member>, failing: &[usize]) -> VecDeque<Vec<Member>> {
+    let mut well = Vec::with_capacity(batch.len());
+    let mut parts = VecDeque::with_capacity(failing.len() + 1);
+    for (index, member) in batch.into_iter().enumerate() {
+        match failing.binary_search(&index) {
+            Ok(_) => parts.push_back(vec![member]),
+            Err(_) => well.push(member),
+        }
+    }
+    parts.push_front(well);
+    parts
+}
+
+/// Cuts a batch around the members that failed, given in order: each of them alone, and what stands before, between and behind them.
+pub(super) fn around(mut batch: Vec<Member>, failing: &[usize]) -> VecDeque<Vec<Member>> {
+    let mut parts = VecDeque::new();
+    for &index in failing.iter().rev() {
+        parts.push_front(batch.split_off(index + 1));
+        parts.push_front(batch.split_off(index));
+    }
+    parts.push_front(batch);
+    parts
 }
 
 #[cfg(test)]
@@ -337,7 +398,7 @@ mod tests {
     fn took(size: usize, calling: Duration, overhead: Duration) -> Took {
         let calling = calling * size as u32;
         Took {
-            calls: size,
+            handled: size,
             calling,
             executed_max: 1,
             held: calling + overhead,
@@ -382,7 +443,7 @@ mod tests {
         let batch = |size: usize| {
             let running = Duration::from_micros(40) * size as u32;
             Took {
-                calls: size,
+                handled: size,
                 calling: running,
                 executed_max: 1,
                 running,
@@ -405,6 +466,37 @@ mod tests {
             sizes.committed(&batch(1_000), MAX_HOLD);
         }
         assert_eq!(sizes.next(), 500, "none fails any more");
+    }
+
+    #[test]
+    fn batches_stay_within_a_limit_that_one_went_over() {
+        let sizes = BatchSizes::new(100, 4, 4);
+        sizes.over_limit(50);
+        assert_eq!(sizes.next(), 25);
+        sizes.too_long(3);
+        for _ in 0..20 {
+            sizes.committed(&held(100, 0), MAX_HOLD);
+        }
+        assert_eq!(sizes.next(), 25, "not again at once");
+        sizes.over_limit(1);
+        assert_eq!(sizes.next(), 1);
+    }
+
+    #[test]
+    fn a_handler_of_batches_keeps_its_batches() {
+        let sizes = BatchSizes::new(10, 4, 4);
+        let overhead = Duration::from_millis(1);
+        for _ in 0..20 {
+            sizes.committed(&took(4, Duration::from_millis(20), overhead), MAX_HOLD);
+        }
+        assert!(sizes.is_apart());
+        // Another component was swapped in.
+        let together = Took {
+            is_together: true,
+            ..took(1, Duration::from_millis(20), overhead)
+        };
+        sizes.committed(&together, MAX_HOLD);
+        assert_eq!(sizes.next(), 10);
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! A lane: one bare connection and one batch at a time.
 //!
 //! When a batch can't be committed as it is, nothing of it stays and its parts run again: those before the member that failed
-//! as one transaction, it alone, the rest. Only a member that failed alone is charged, so siblings never are.
+//! as one transaction, it alone, the rest; of a call with many messages those that are well, and each that failed alone. Only a member
+//! that failed alone is charged, so siblings never are.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,17 +12,18 @@ use tokio::sync::mpsc;
 
 use super::HandlerContext;
 use super::ahead::after_misled;
-use super::batch::{around, halves, without_twins};
+use super::batch::{around, halves, without, without_twins};
 use super::dispatch::Drain;
+use super::early::{Begun, run_early};
 use super::order;
 use super::outage::Outage;
 use super::park::{Doomed, Parking, park};
 use super::policy::Failure;
-use super::process::{Member, Processed, process};
+use super::process::{Failing, Member, Processed, process};
 use super::suspect::apart;
 use super::told::Became;
 use super::waiting::HELD_MAX;
-use crate::message::{ComponentDigest, Message, ShortHash};
+use crate::message::{ComponentDigest, FailureClass, Message, ShortHash};
 use crate::source::Delivery;
 use crate::store::{Connection, MarkedFailure, PutOff, SessionOptions, StoreError};
 use crate::telemetry::context::trace_id;
@@ -145,6 +147,8 @@ impl Lane {
         let mut pause = Pause::from(self.pause_min);
         let mut is_first = true;
         let mut misled_times = 0;
+        // How many messages went over a limit together, of which none did so alone.
+        let mut limited = None;
         while let Some(batch) = work.pop_front() {
             if self.drain.is_draining() && !is_first {
                 self.give_back(batch.into_iter().chain(work.into_iter().flatten()))
@@ -177,7 +181,19 @@ impl Lane {
                 // Dropped unrun and uncharged, like all that follows: the source delivers it again.
                 return report;
             };
-            let (connection, processed) = process(&self.handler, connection, batch).await;
+            let handler = Arc::clone(&self.handler);
+            let Begun {
+                connection,
+                batch,
+                later,
+                early,
+            } = run_early(&handler, connection, batch).await;
+            again(&mut work, later);
+            let Some(connection) = connection else {
+                work.push_front(batch);
+                continue;
+            };
+            let (connection, processed) = process(&handler, connection, batch, early).await;
             self.connection = connection;
             if !matches!(processed, Processed::Settled) {
                 self.handler.counters.rolled_back();
@@ -212,32 +228,49 @@ impl Lane {
                 }
                 Processed::Misled { batch, misled } => {
                     misled_times += 1;
+                    if let Some(index) = misled.member.filter(|_| batch.len() > 1) {
+                        self.handler.sizes.failed(index);
+                    }
                     let parts = after_misled(batch, misled, misled_times, &mut work);
                     again(&mut work, parts);
                 }
                 Processed::Failed {
                     batch,
-                    index,
+                    failing,
                     failure,
                     component,
-                } => match index {
+                } => match failing {
                     _ if batch.len() == 1 => {
+                        // It would be over the limit in any batch.
+                        limited = limited.filter(|_| failure.class != FailureClass::Limit);
                         for member in batch {
                             self.charge(member, failure.clone(), component, None, &mut report)
                                 .await;
                         }
                     }
-                    Some(index) => {
+                    Failing::At(index) => {
                         self.handler.sizes.failed(index);
-                        again(&mut work, around(batch, index));
+                        again(&mut work, around(batch, &[index]));
                     }
-                    // The commit was refused, which names nobody: smaller and smaller batches find who it is.
-                    None => {
+                    Failing::These(failing) if self.handler.config.order.is_none() => {
+                        again(&mut work, without(batch, &failing));
+                    }
+                    Failing::These(failing) => again(&mut work, around(batch, &failing)),
+                    // Half as many messages may be within the limit.
+                    Failing::Unknown if failure.class == FailureClass::Limit => {
+                        limited = Some(batch.len());
+                        again(&mut work, halves(batch));
+                    }
+                    // A refused commit or a trap of a call with many: smaller and smaller batches find who it is.
+                    Failing::Unknown => {
                         self.handler.sizes.failed(batch.len() - 1);
                         again(&mut work, halves(batch));
                     }
                 },
             }
+        }
+        if let Some(messages) = limited {
+            self.handler.sizes.over_limit(messages);
         }
         report
     }

@@ -11,11 +11,6 @@ impl RunLogs {
         self.0.push(lines);
     }
 
-    /// True if nothing was called yet.
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     /// Writes the lines at their own levels.
     pub(super) fn committed(mut self) {
         for lines in std::mem::take(&mut self.0) {

@@ -9,6 +9,8 @@ mod batch;
 mod by_hand;
 mod counters;
 mod dispatch;
+mod early;
+mod handle;
 mod lane;
 mod logged;
 mod observer;
@@ -26,12 +28,11 @@ mod waiting;
 
 use std::collections::HashSet;
 use std::sync::{Arc, PoisonError};
-use std::time::Instant;
 
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::config::{ConflictPolicy, HandlerConfig};
-use crate::handler::{Called, Handler, Outgoing};
+use crate::handler::{Handler, Outgoing};
 use crate::health::Health;
 use crate::message::{ComponentDigest, FailureClass, Header, Message};
 use crate::metrics::HandlerMetrics;
@@ -39,6 +40,7 @@ use crate::relay::RelayWaker;
 use crate::store::{Baton, OutboxRow, Store, StoreError, Tx};
 use crate::telemetry::context::caused_by;
 use batch::{BatchSizes, Took};
+use early::EarlyRunning;
 use outage::OutageLog;
 use process::Member;
 
@@ -63,6 +65,7 @@ pub struct HandlerContext {
     /// The baton within this host: lanes queue here, and only hosts meet in the database.
     turns: RwLock<()>,
     sizes: BatchSizes,
+    early: EarlyRunning,
     suspects: Arc<Suspects>,
     outage: OutageLog,
     observer: Option<BatchObserver>,
@@ -97,6 +100,7 @@ impl HandlerContext {
                 config.lanes,
                 std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
             ),
+            early: EarlyRunning::default(),
             config,
             counters: LiveCounters::default(),
             turns: RwLock::new(()),
@@ -222,25 +226,6 @@ impl HandlerContext {
         }
     }
 
-    /// Calls `component` with a message inside its transaction.
-    async fn call(
-        &self,
-        component: &Handler,
-        tx: Tx,
-        member: &Member,
-        attempt: u32,
-        took: &mut Took,
-    ) -> Called {
-        let key = member.delivery.order_key.as_deref();
-        let started = Instant::now();
-        let called = component
-            .call_in_generation(tx, &member.message, key, attempt, member.generation())
-            .await;
-        took.called(started, called.executed);
-        self.metrics.called(called.cpu, called.memory_bytes);
-        called
-    }
-
     /// Takes the rows of the embedded queue among the deliveries of `batch`, and drops the members whose row is not to be had.
     async fn take_rows(&self, tx: &mut Tx, batch: &mut Vec<Member>) -> Result<(), StoreError> {
         let numbers: Vec<i64> = batch
@@ -316,27 +301,20 @@ impl HandlerContext {
         self.config.conflict == ConflictPolicy::Ignore
     }
 
-    /// Makes rows of what a message published; `cause` holds the headers that name what caused it.
-    fn outbox_rows(
-        &self,
-        message: &Message,
-        published: Vec<Outgoing>,
-        cause: Vec<Header>,
-    ) -> impl Iterator<Item = OutboxRow> {
-        let consumer = self.consumer.clone();
-        let message_id = message.id.clone();
-        published.into_iter().map(move |outgoing| OutboxRow {
+    /// Makes a row of what was published on behalf of `message`; `cause` holds the headers that name what caused it.
+    fn outbox_row(&self, message: &Message, outgoing: Outgoing, cause: &[Header]) -> OutboxRow {
+        OutboxRow {
             id: outgoing.id,
-            consumer: consumer.clone(),
-            message_id: message_id.clone(),
+            consumer: self.consumer.clone(),
+            message_id: message.id.clone(),
             ordinal: outgoing.ordinal,
             target: outgoing.target,
             subject: outgoing.subject,
             key: outgoing.key,
-            headers: caused_by(outgoing.headers, &cause),
+            headers: caused_by(outgoing.headers, cause),
             content_type: outgoing.content_type,
             payload: outgoing.payload,
             not_before: outgoing.not_before,
-        })
+        }
     }
 }

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::handler::{Called, Verdict};
+use crate::handler::{Called, CalledBatch, Verdict};
 use crate::message::{FailureClass, Message, ShortHash};
-use crate::store::{SqlError, StoreError};
+use crate::store::{SqlError, StoreError, Tx};
 
 /// The handler returned ok, but nothing of what it wrote can be kept.
 const SWALLOWED: &str = "aborted: a statement failed and the handler went on; after an error of the database nothing of the transaction can be kept";
@@ -111,12 +111,34 @@ pub(crate) enum Outcome {
 /// What the host knows of the transaction comes first: a deadlock or a lost connection is nobody's fault, whatever the
 /// handler made of the error that it saw.
 pub(crate) fn classify(called: &Called) -> Outcome {
-    let left = called.tx.as_ref().map_or(Left::default(), |tx| Left {
+    decide(&called.verdict, left_of(called.tx.as_ref()))
+}
+
+/// Decides what the end of a call with a batch means. Returns with it the places of the messages that failed; none if that is not known.
+///
+/// What the host knows of the transaction comes first here, too, but a message of which the handler itself says that it failed is to
+/// blame for a transaction that can't be kept.
+pub(crate) fn classify_batch(called: &CalledBatch) -> (Outcome, Vec<usize>) {
+    let left = left_of(called.tx.as_ref());
+    let (verdict, failing) = match &called.results {
+        Err(verdict) => (verdict, Vec::new()),
+        Ok(verdicts) => {
+            let failing: Vec<usize> = (0..verdicts.len())
+                .filter(|place| verdicts[*place] != Verdict::Ok)
+                .collect();
+            let first = failing.first().map(|place| &verdicts[*place]);
+            (first.unwrap_or(&Verdict::Ok), failing)
+        }
+    };
+    (decide(verdict, left), failing)
+}
+
+fn left_of(tx: Option<&Tx>) -> Left {
+    tx.map_or(Left::default(), |tx| Left {
         fault: tx.fault(),
         is_aborted: tx.is_aborted(),
         open_savepoints: tx.open_savepoints(),
-    });
-    decide(&called.verdict, left)
+    })
 }
 
 /// What the host knows of a call's transaction.

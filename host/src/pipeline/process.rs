@@ -5,10 +5,10 @@
 
 use std::time::Duration;
 
-use super::ahead::believed;
 use super::batch::Took;
-use super::logged::RunLogs;
-use super::policy::{Failure, Outcome};
+use super::early::EarlyRuns;
+use super::handle::{Ran, Run};
+use super::policy::Failure;
 use super::trace::RunTrace;
 use super::{HandlerContext, order};
 use crate::fault;
@@ -16,8 +16,7 @@ use crate::message::{ComponentDigest, Message, ShortHash};
 use crate::metrics::{Stage, Stages};
 use crate::source::{Delivery, SourceError};
 use crate::store::{
-    Claim, ClaimRequest, CommitError, Committed, Connection, Ended, Misled, OutboxRow, StoreError,
-    Tx,
+    ClaimRequest, CommitError, Committed, Connection, Ended, Misled, StoreError, Tx,
 };
 
 /// A delivery whose message id was found.
@@ -66,17 +65,28 @@ pub(crate) enum Processed {
         /// Whose handler.
         misled: Misled,
     },
-    /// Nothing of it stays, because of one member.
+    /// Nothing of it stays, because of some members.
     Failed {
         /// All members, in their order.
         batch: Vec<Member>,
-        /// Whose failure it is; `None` if only runs of smaller batches can tell.
-        index: Option<usize>,
-        /// What the member is charged with.
+        /// Whose failure it is.
+        failing: Failing,
+        /// What is charged, if the batch has only one member.
         failure: Failure,
         /// The code that failed.
         component: ComponentDigest,
     },
+}
+
+/// Whose failure it is that nothing of a batch stays.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Failing {
+    /// Only runs of smaller batches can tell.
+    Unknown,
+    /// The member's at this place; the handler was not called with those behind it.
+    At(usize),
+    /// The members' at these places, in order; the handler was called with all and says that the others are well.
+    These(Vec<usize>),
 }
 
 impl Processed {
@@ -85,7 +95,7 @@ impl Processed {
         match error {
             CommitError::Refused(error) => Self::Failed {
                 batch,
-                index: None,
+                failing: Failing::Unknown,
                 failure: Failure::refused_at_commit(&error),
                 component,
             },
@@ -98,12 +108,13 @@ impl Processed {
     }
 }
 
-/// Takes `batch`, in which no id occurs twice, through one transaction on `connection`. Gives the connection back if it
-/// can be used again.
+/// Takes `batch`, in which no id occurs twice, through one transaction on `connection`. What of it ran before is in `early`. Gives the
+/// connection back if it can be used again.
 pub(crate) async fn process(
     handler: &HandlerContext,
     connection: Connection,
     mut batch: Vec<Member>,
+    early: EarlyRuns<'_>,
 ) -> (Option<Connection>, Processed) {
     let mut stages = Stages::begin();
     let mut trace = RunTrace::begin(handler);
@@ -117,7 +128,7 @@ pub(crate) async fn process(
         Ok(tx) => tx,
         Err(why) => return (None, Processed::Again { batch, why }),
     };
-    let mut took = Took::begin(batch.len());
+    let mut took = Took::begin_after(early.took, batch.len());
     stages.ends(Stage::Begin);
     trace.ends(Stage::Begin);
 
@@ -149,84 +160,18 @@ pub(crate) async fn process(
     took.claimed();
     fault::point("after-claim");
 
-    // Handle what is neither a duplicate nor in conflict.
-    let mut outbox: Vec<OutboxRow> = Vec::new();
-    let mut logs = RunLogs::default();
-    let mut conflicts = 0;
+    // Handle what is neither a duplicate nor in conflict, one by one, or all in one call.
     let calls = fault::Calls::begin();
-    for (index, claim) in claims.into_iter().enumerate() {
-        let member = &batch[index];
-        trace.claimed(index, &claim);
-        let attempt = match claim {
-            Claim::Fresh { attempt } => attempt,
-            Claim::Duplicate { .. } => continue,
-            Claim::Conflict { .. } if handler.ignores_conflicts() => {
-                tx.ignore_conflict(&member.message.id);
-                continue;
-            }
-            Claim::Conflict { stored } => {
-                if let Err(misled) = handler.settle(&mut tx).await {
-                    return handler.misled(Some(tx), batch, misled).await;
-                }
-                if let Err(why) = handler.bury_conflict(&mut tx, member, stored, digest).await {
-                    return (tx.rollback().await, Processed::Again { batch, why });
-                }
-                conflicts += 1;
-                continue;
-            }
-        };
-        if !logs.is_empty() && took.held() > handler.config.batch.max_hold {
-            let fitting = index;
-            return (tx.rollback().await, Processed::TooLong { batch, fitting });
-        }
-        calls.note(member.message.id.as_str(), attempt);
-        trace.calls(index);
-        handler.begin_run(&mut tx, &component, index, member, attempt);
-        let mut called = handler
-            .call(&component, tx, member, attempt, &mut took)
-            .await;
-        fault::point_of("after-handler", &member.message.id);
-        let outcome = match believed(&mut called, index).await {
-            Ok(outcome) => outcome,
-            Err(misled) => return handler.misled(called.tx, batch, misled).await,
-        };
-        trace.called(index, &called, &outcome);
-        logs.push(called.log.in_trace(trace.own_trace(index)));
-        match outcome {
-            Outcome::Commit if called.published.is_empty() => {}
-            Outcome::Commit => {
-                let cause = trace.cause(index, &member.message);
-                outbox.extend(handler.outbox_rows(&member.message, called.published, cause));
-            }
-            Outcome::Again(why) => {
-                return (roll_back(called.tx).await, Processed::Again { batch, why });
-            }
-            Outcome::Failed(failure) => {
-                let index = Some(index);
-                return (
-                    roll_back(called.tx).await,
-                    Processed::Failed {
-                        batch,
-                        index,
-                        failure,
-                        component: digest,
-                    },
-                );
-            }
-        }
-        tx = match called.tx {
-            Some(tx) => tx,
-            None => {
-                return (
-                    None,
-                    Processed::Again {
-                        batch,
-                        why: lost_connection(),
-                    },
-                );
-            }
-        };
-    }
+    let mut run = Run::begin(handler, &component, &mut took, &mut trace, &calls, early);
+    let (mut tx, batch) = match run.handle(tx, batch, claims).await {
+        Ok(handled) => handled,
+        Err(ended) => return *ended,
+    };
+    let Ran {
+        outbox,
+        logs,
+        conflicts,
+    } = run.end();
 
     // What handlers were told ahead is compared before anything is believed or committed.
     if let Err(misled) = handler.settle(&mut tx).await {
@@ -305,16 +250,5 @@ impl Member {
                 .ack(&self.message.id, &committed.settled)
                 .await
         }
-    }
-}
-
-fn lost_connection() -> StoreError {
-    StoreError::Unavailable("the connection was closed during the call".into())
-}
-
-async fn roll_back(tx: Option<Tx>) -> Option<Connection> {
-    match tx {
-        Some(tx) => tx.rollback().await,
-        None => None,
     }
 }

@@ -12,6 +12,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::HandlerContext;
 use super::dispatch::Drain;
+use super::early::EarlyRuns;
 use super::lane::{Lane, Pause, Report};
 use super::policy::Failure;
 use super::process::{Member, Processed, process};
@@ -110,8 +111,9 @@ impl Lane {
             let why = match marked {
                 Ok(Mark::Mine) => {
                     tracing::debug!(handler = %handler.name, message_id = %id, "runs alone");
+                    let early = EarlyRuns::none(&handler);
                     let (connection, processed) =
-                        process(&handler, connection, vec![suspect]).await;
+                        process(&handler, connection, vec![suspect], early).await;
                     self.connection = connection;
                     match processed {
                         Processed::Settled => {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::HandlerContext;
 use super::policy::Outcome;
 use super::process::Member;
-use crate::handler::{Called, Outgoing, Seen};
+use crate::handler::{Called, CalledBatch, Outgoing, Seen};
 use crate::message::{FailureClass, MessageId};
 use crate::store::{Claim, ClaimAs};
 
@@ -61,11 +61,13 @@ pub enum Became {
 pub struct Effects {
     /// The number of the run, from 1.
     pub attempt: u32,
-    /// The tables around the call; absent if they could not be read.
+    /// How many messages were in the call: more than one for a handler of batches.
+    pub call_messages: usize,
+    /// The tables around the call, for the first of its messages; absent if they could not be read.
     pub seen: Option<Arc<Seen>>,
     /// In their order.
     pub published: Vec<Outgoing>,
-    /// The time that the handler's own code ran.
+    /// The time that the handler's own code ran in the call.
     pub cpu: Duration,
 }
 
@@ -105,8 +107,13 @@ pub(super) struct RunTold<'a>(Option<Run<'a>>);
 struct Run<'a> {
     handler: &'a HandlerContext,
     /// In the order of the batch.
-    members: Vec<(MessageId, Option<Became>)>,
+    members: Vec<Told>,
+}
+
+struct Told {
+    id: MessageId,
     attempt: u32,
+    became: Option<Became>,
 }
 
 impl<'a> RunTold<'a> {
@@ -114,7 +121,6 @@ impl<'a> RunTold<'a> {
         Self(handler.told.as_ref().map(|_| Run {
             handler,
             members: Vec::new(),
-            attempt: 1,
         }))
     }
 
@@ -122,7 +128,11 @@ impl<'a> RunTold<'a> {
         if let Some(run) = &mut self.0 {
             run.members = batch
                 .iter()
-                .map(|member| (member.message.id.clone(), None))
+                .map(|member| Told {
+                    id: member.message.id.clone(),
+                    attempt: 1,
+                    became: None,
+                })
                 .collect();
         }
     }
@@ -131,7 +141,9 @@ impl<'a> RunTold<'a> {
         let Some(run) = &mut self.0 else { return };
         let became = match claim {
             Claim::Fresh { attempt } => {
-                run.attempt = *attempt;
+                if let Some(member) = run.members.get_mut(index) {
+                    member.attempt = *attempt;
+                }
                 return;
             }
             Claim::Duplicate { outcome } => Became::Duplicate {
@@ -154,7 +166,8 @@ impl<'a> RunTold<'a> {
             return;
         }
         let effects = Effects {
-            attempt: run.attempt,
+            attempt: run.attempt(index),
+            call_messages: 1,
             seen: called.seen.clone(),
             published: called.published.clone(),
             cpu: called.cpu,
@@ -162,20 +175,52 @@ impl<'a> RunTold<'a> {
         run.sets(index, Became::Committed(effects));
     }
 
+    /// The members at `indexes` were in one call.
+    pub(super) fn called_together(
+        &mut self,
+        indexes: &[usize],
+        called: &CalledBatch,
+        outcome: &Outcome,
+    ) {
+        let Some(run) = &mut self.0 else { return };
+        if !matches!(outcome, Outcome::Commit) {
+            return;
+        }
+        for (place, &index) in indexes.iter().enumerate() {
+            let published = called.published.iter();
+            let effects = Effects {
+                attempt: run.attempt(index),
+                call_messages: indexes.len(),
+                // Which of them has changed a row nobody can tell.
+                seen: called.seen.clone().filter(|_| place == 0),
+                published: published
+                    .filter(|(on_behalf_of, _)| *on_behalf_of == place)
+                    .map(|(_, outgoing)| outgoing.clone())
+                    .collect(),
+                cpu: called.cpu,
+            };
+            run.sets(index, Became::Committed(effects));
+        }
+    }
+
     pub(super) fn committed(&mut self) {
         let Some(run) = self.0.take() else { return };
-        for (id, became) in run.members {
-            if let Some(became) = became {
-                run.handler.tell(Some(&id), || became);
+        for member in run.members {
+            if let Some(became) = member.became {
+                run.handler.tell(Some(&member.id), || became);
             }
         }
     }
 }
 
 impl Run<'_> {
+    fn attempt(&self, index: usize) -> u32 {
+        self.members.get(index).map_or(1, |member| member.attempt)
+    }
+
     fn sets(&mut self, index: usize, became: Became) {
         if let Some(member) = self.members.get_mut(index) {
-            member.1 = Some(became);
+            member.became = Some(became);
         }
     }
 }

@@ -17,10 +17,10 @@ use opentelemetry::{Context, KeyValue};
 use opentelemetry_sdk::trace::{SdkTracer, Span};
 
 use super::HandlerContext;
-use super::policy::Outcome;
+use super::policy::{Failure, Outcome};
 use super::process::Member;
 use super::told::RunTold;
-use crate::handler::Called;
+use crate::handler::{Called, CalledBatch};
 use crate::message::{ComponentDigest, Header, Message};
 use crate::metrics::Stage;
 use crate::source::{Delivery, SourceError};
@@ -141,9 +141,18 @@ impl<'a> RunTrace<'a> {
         self.step("handle", index);
     }
 
-    /// The call of the member at `index` has ended.
-    pub(super) fn called(&mut self, index: usize, called: &Called, outcome: &Outcome) {
+    /// The call of the member at `index` has ended; an early one was at another time.
+    pub(super) fn called(
+        &mut self,
+        index: usize,
+        called: &Called,
+        outcome: &Outcome,
+        between: Option<(SystemTime, SystemTime)>,
+    ) {
         self.told.called(index, called, outcome);
+        if let Some((from, _)) = between {
+            self.step_at("handle", index, from);
+        }
         let Some(run) = &mut self.spans else { return };
         let Some(mut call) = run.step.take() else {
             return;
@@ -154,17 +163,44 @@ impl<'a> RunTrace<'a> {
             KeyValue::new("hapax.published", called.published.len() as i64),
         ]);
         if let Outcome::Failed(failure) = outcome {
-            let failed = |span: &mut Span| {
-                span.set_attribute(KeyValue::new("error.type", failure.class.as_str()));
-                span.set_status(Status::error(one_line(&failure.reason)));
-            };
-            failed(&mut call);
+            set_failed(&mut call, failure);
             if let Some(span) = run.span(index) {
-                failed(span);
+                set_failed(span, failure);
             }
         }
-        // Ends here.
-        drop(call);
+        match between {
+            Some((_, to)) => call.end_with_timestamp(to),
+            None => call.end(),
+        }
+    }
+
+    /// The members at `indexes` were in one call, which has ended just now; those in `failing`, or all of them if it is empty, are the ones
+    /// for which it ended as `outcome` says.
+    pub(super) fn called_together(
+        &mut self,
+        indexes: &[usize],
+        called: &CalledBatch,
+        outcome: &Outcome,
+        failing: &[usize],
+    ) {
+        self.told.called_together(indexes, called, outcome);
+        let Some(run) = &mut self.spans else { return };
+        let (name, since) = (format!("handle {}", run.handler.name), run.since);
+        let tracer = run.tracer;
+        for index in indexes {
+            let Some(span) = run.span(*index) else {
+                continue;
+            };
+            let parent = Some(span.span_context());
+            let mut call = start(tracer, name.clone(), SpanKind::Internal, parent, since);
+            call.set_attribute(KeyValue::new("hapax.call_messages", indexes.len() as i64));
+            if let Outcome::Failed(failure) = outcome
+                && (failing.is_empty() || failing.contains(index))
+            {
+                set_failed(&mut call, failure);
+                set_failed(span, failure);
+            }
+        }
     }
 
     /// Returns the headers that name the cause of what the member at `index` publishes.
@@ -212,17 +248,22 @@ impl<'a> RunTrace<'a> {
 
     /// Begins a step of the member at `index`, which ends before another one begins.
     fn step(&mut self, step: &str, index: usize) {
+        if self.spans.is_some() {
+            self.step_at(step, index, SystemTime::now());
+        }
+    }
+
+    fn step_at(&mut self, step: &str, index: usize, at: SystemTime) {
         let Some(run) = &mut self.spans else { return };
         let Some(span) = run.span(index) else { return };
         let parent = span.span_context().clone();
         let name = format!("{step} {}", run.handler.name);
-        let now = SystemTime::now();
         run.step = Some(start(
             run.tracer,
             name,
             SpanKind::Internal,
             Some(&parent),
-            now,
+            at,
         ));
     }
 
@@ -372,6 +413,11 @@ impl Drop for Run<'_> {
             start(self.tracer, name, SpanKind::Internal, parent, from).end_with_timestamp(to);
         }
     }
+}
+
+fn set_failed(span: &mut Span, failure: &Failure) {
+    span.set_attribute(KeyValue::new("error.type", failure.class.as_str()));
+    span.set_status(Status::error(one_line(&failure.reason)));
 }
 
 /// Starts a span under `parent`, or a trace of its own.

@@ -3,17 +3,15 @@
 //! **Invariant**: nothing that follows from an answer given ahead is believed, committed or charged before the database has
 //! given the same answer.
 
+use super::postgres::Told;
 use super::tx::Tx;
 use super::{Connection, SqlError};
-use crate::message::ComponentDigest;
 
 /// One call of a handler, as far as the answers to its statements depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// The message's place in its batch, from 0.
     pub member: usize,
-    /// The code that runs: what is known of its statements holds for it alone.
-    pub component: ComponentDigest,
     /// Statements may be answered with the number of rows that they have always affected, before the database has run them.
     pub ahead: bool,
 }
@@ -45,6 +43,22 @@ pub struct Promises {
     pub broken: u64,
 }
 
+/// What a run before its transaction was told, and the statements for which it was told so: [`Tx::adopt`] sends them.
+#[derive(Debug)]
+pub struct Early(pub(super) Told);
+
+impl Early {
+    /// True if it was told nothing: it ran no statement.
+    pub fn is_empty(&self) -> bool {
+        self.0.bytes() == 0
+    }
+
+    /// Returns how long its statements are, as they are sent.
+    pub fn bytes(&self) -> usize {
+        self.0.bytes()
+    }
+}
+
 /// What a session can do of this.
 pub(super) trait AheadSession {
     /// Says whose statements follow.
@@ -63,7 +77,65 @@ pub(super) trait AheadSession {
     fn take_promises(&mut self) -> Promises;
 }
 
+impl Connection {
+    /// True if calls may run before their transaction begins: something is known of the statements, and it is still so.
+    pub fn can_run_early(&self) -> bool {
+        match self {
+            Self::Postgres(session) => session.can_run_early(),
+            Self::Sqlite(_) => false,
+        }
+    }
+}
+
 impl Tx {
+    /// Stands in for a transaction that has not begun. A handler's statements are answered if the number of rows is known, and are taken
+    /// down with that ([`Tx::take_early`]); at any other the run is misled, and ends. Nothing is sent, and a commit is refused.
+    ///
+    /// Only for a connection that [can](Connection::can_run_early); on another every run is misled.
+    pub fn before_begin(mut connection: Connection) -> Self {
+        if let Connection::Postgres(session) = &mut connection {
+            session.run_early();
+        }
+        Self::on(connection)
+    }
+
+    /// Returns what the run was told since `begin_run`, and forgets it. `None`: it was misled.
+    pub fn take_early(&mut self) -> Option<Early> {
+        match self.connection() {
+            Connection::Postgres(session) => session.take_told().map(Early),
+            Connection::Sqlite(_) => None,
+        }
+    }
+
+    /// Ends what [`Tx::before_begin`] began: there is nothing to roll back.
+    pub fn end_before_begin(self) -> Connection {
+        self.connection
+    }
+
+    /// Takes over the statements of an early run, in the name of the run that was begun last. False, and nothing has happened, if they can't be
+    /// sent as they are; then the handler has to run again.
+    pub async fn adopt(&mut self, early: Early) -> bool {
+        match self.connection() {
+            Connection::Postgres(session) => {
+                let is_adopted = session.adopt(early.0);
+                if is_adopted && session.waits_for_much() {
+                    // What comes of it is told to whoever settles next.
+                    let _ = session.settle().await;
+                }
+                is_adopted
+            }
+            Connection::Sqlite(_) => false,
+        }
+    }
+
+    /// True between [`Tx::before_begin`] and its end: no statement is on its way, whenever a call is cut off.
+    pub fn is_before_begin(&self) -> bool {
+        match &self.connection {
+            Connection::Postgres(session) => session.runs_early(),
+            Connection::Sqlite(_) => false,
+        }
+    }
+
     /// Says whose statements follow. Before the first one, none is answered ahead.
     pub fn begin_run(&mut self, run: Run) {
         if let Connection::Postgres(session) = self.connection() {

@@ -36,7 +36,7 @@ mod value;
 use std::fmt;
 use std::path::PathBuf;
 
-pub use ahead::{Misled, Promises, Run};
+pub use ahead::{Early, Misled, Promises, Run};
 pub use catalogue::{Filled, Table, TableColumn};
 pub use checkpoint::Checkpoint;
 pub use connection::Connection;

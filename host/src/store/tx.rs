@@ -76,11 +76,7 @@ impl Tx {
     /// As `StoreError` says; nothing has happened.
     pub async fn begin(mut connection: Connection) -> Result<Self, StoreError> {
         connection.begin().await?;
-        Ok(Self {
-            connection,
-            claimed: HashSet::new(),
-            parked: Vec::new(),
-        })
+        Ok(Self::on(connection))
     }
 
     /// As `begin`, with the baton of `consumer` as the first lock: waits while a batch of that consumer runs, on any
@@ -94,11 +90,15 @@ impl Tx {
         baton: Baton,
     ) -> Result<Self, StoreError> {
         connection.begin_with_baton(consumer, baton).await?;
-        Ok(Self {
+        Ok(Self::on(connection))
+    }
+
+    pub(super) fn on(connection: Connection) -> Self {
+        Self {
             connection,
             claimed: HashSet::new(),
             parked: Vec::new(),
-        })
+        }
     }
 
     /// Claims ids for `consumer`. Returns one entry for each request, in their order.

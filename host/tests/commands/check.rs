@@ -7,15 +7,8 @@ use crate::support::scene;
 use crate::support::wit::Wit;
 
 /// Everything that is not a handler: the file's name, its bytes, what is wrong, what to do.
-fn not_handlers() -> [(&'static str, Vec<u8>, &'static str, &'static str); 6] {
+fn not_handlers() -> [(&'static str, Vec<u8>, &'static str, &'static str); 5] {
     [
-        (
-            "batch",
-            Wit::new().component("batch-handler"),
-            "cannot link `FILE`: it was built for the world `batch-handler`, which this host does not support yet; \
-             it runs the world `handler`",
-            "build it for the world `handler` in `wit/`: export `handle`, which takes one message",
-        ),
         (
             "empty",
             Vec::new(),
@@ -39,7 +32,7 @@ fn not_handlers() -> [(&'static str, Vec<u8>, &'static str, &'static str); 6] {
             "random",
             random_bytes(),
             "`FILE` is not Wasm: it does not begin with the bytes `00 61 73 6d`; a handler is a Wasm component",
-            "build a component for the world `handler` in `wit/`, and give the path of that file",
+            "build a component for a world in `wit/`, `handler` or `batch-handler`, and give the path of that file",
         ),
         (
             "version",
@@ -213,7 +206,7 @@ fn check_as_json() {
     ]);
     let handler = |name: &str| {
         json!({
-            "name": name, "consumer": name, "digest": null, "contract": "0.1.0", "migrations": 0,
+            "name": name, "consumer": name, "digest": null, "contract": "0.1.0", "world": "handler", "migrations": 0,
             "component": scene::script().display().to_string(), "bytes": component.len(), "imports": imports,
             "batch": {"max": 500, "max_hold_ms": 250}, "targets": [],
             "order_by": null, "on_dead": null, "role": null, "allow_ddl": false, "differs": [],

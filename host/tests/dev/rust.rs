@@ -96,3 +96,61 @@ fn the_end_ends_a_build_with_all_that_it_has_started() {
     assert_eq!(ended.recv_timeout(PATIENCE), Ok(0));
     assert_eq!(followed.count("built"), 0);
 }
+
+const BATCHES: &str = r#"
+use hapax_guest::batch::Results;
+use hapax_guest::{Failure, Message, params, sql};
+
+#[derive(serde::Deserialize)]
+struct Credit {
+    account: String,
+    amount: i64,
+}
+
+fn handle(messages: &[Message]) -> Result<Results, Failure> {
+    let mut results = Results::ok(messages);
+    let credits = results.each(messages, |message| message.json::<Credit>());
+    let rows: Vec<_> = credits.iter().map(|(_, credit)| params![credit.amount, &credit.account].to_vec()).collect();
+    let counts = sql::execute_many("UPDATE accounts SET balance = balance + $1 WHERE id = $2", &rows)?;
+    for ((index, _), count) in credits.iter().zip(counts) {
+        if count == 0 {
+            results.fail(*index, Failure::reject("no account"));
+        }
+    }
+    Ok(results)
+}
+
+hapax_guest::batch_handler!(handle);
+"#;
+
+/// How many messages come in one call is up to the host; what they changed is shown once, whatever it is.
+#[test]
+fn what_a_call_with_many_messages_changed_is_shown_once() {
+    let author = Author::with_project("rust");
+    std::fs::write(author.file("src/lib.rs"), BATCHES).unwrap();
+    let mut followed = author.follow(&[]);
+    followed.event("built");
+    let mut waited: Vec<&str> = vec!["m-1", "m-2", "m-3", "m-4"];
+    let (mut sum, mut quiet) = (0, 0);
+    while !waited.is_empty() {
+        let message = followed.event("message");
+        waited.retain(|id| message["id"] != *id);
+        if message["became"] != "committed" {
+            assert_eq!(message["id"], "m-4", "{message}");
+            assert_eq!(message["became"], "dead", "{message}");
+            continue;
+        }
+        let rows = message["rows"].as_array().unwrap();
+        for row in rows {
+            let balance = |side: &str| row[side]["balance"].as_i64().unwrap();
+            sum += balance("after") - balance("before");
+        }
+        if rows.is_empty() {
+            quiet += 1;
+            assert!(message["call_messages"].as_u64() >= Some(2), "{message}");
+        }
+    }
+    assert_eq!(sum, 12, "{quiet} messages were behind the first of a call");
+    followed.interrupt();
+    assert!(followed.end().success());
+}

@@ -319,6 +319,9 @@ pub(super) fn configuration(
             Work::Execute if setting.more_handlers > 0 => text.push_str(&format!(
                 "[handlers.{handler}.config]\ndoes = \"execute\"\ntable = \"{table}\"\n"
             )),
+            Work::Batch if database.kind() == StoreKind::Sqlite => {
+                text.push_str(&format!("[handlers.{handler}.config]\narrays = \"json\"\n"))
+            }
             Work::Execute | Work::Batch => {}
         }
     }

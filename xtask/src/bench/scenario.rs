@@ -183,7 +183,12 @@ pub(super) fn all(claims: u32, messages: u32) -> Vec<Scenario> {
             all.push(one("execute-awaited", Work::Execute, awaited));
         }
         all.push(one("read-write", Work::ReadWrite, Setting::default()));
-        all.push(one("batch-handler", Work::Batch, Setting::default()));
+        // As many as its statement serves well.
+        all.push(one(
+            "batch-handler",
+            Work::Batch,
+            handler("batch = { max = 500 }"),
+        ));
         let again = Setting {
             again: true,
             ..Setting::default()

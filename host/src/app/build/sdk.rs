@@ -27,8 +27,8 @@ pub(super) type Listed = &'static [(&'static str, &'static [u8])];
 pub(super) const CONTRACT: Listed = files!("wit": "host.wit", "sql.wit", "types.wit", "worlds.wit");
 const LICENCES: Listed = files!("": "LICENSE-APACHE", "LICENSE-MIT");
 const RUST: Listed = files!("guest-sdk/rust":
-    "Cargo.toml", "README.md", "src/config.rs", "src/convert.rs", "src/decode.rs", "src/error.rs", "src/failure.rs", "src/instant.rs",
-    "src/allocator.rs", "src/lib.rs", "src/log.rs", "src/message.rs", "src/outbox.rs", "src/sql.rs", "src/value.rs",
+    "Cargo.toml", "README.md", "src/config.rs", "src/convert.rs", "src/decode.rs", "src/error.rs", "src/failure.rs", "src/host.rs",
+    "src/instant.rs", "src/allocator.rs", "src/batch.rs", "src/lib.rs", "src/log.rs", "src/message.rs", "src/outbox.rs", "src/sql.rs", "src/value.rs",
 );
 const JAVASCRIPT: Listed = files!("guest-sdk/js": "hapax.d.ts", "hapax.js");
 const C: Listed = files!("guest-sdk/c":

@@ -102,6 +102,9 @@ pub struct MessageShown {
     /// The time that the handler's own code ran, in microseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_us: Option<u64>,
+    /// How many messages were in the call, if it was more than this one: the rows are those of all of them, at the first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub call_messages: Option<usize>,
     /// The rows that it has changed.
     pub rows: Vec<RowChange>,
     /// Tables with too many rows to be looked at.
@@ -164,6 +167,7 @@ pub(super) fn shown(told: MessageTold) -> MessageShown {
                 became: "committed",
                 attempt: Some(effects.attempt),
                 cpu_us: u64::try_from(effects.cpu.as_micros()).ok(),
+                call_messages: Some(effects.call_messages).filter(|messages| *messages > 1),
                 rows: seen.map(changes).unwrap_or_default(),
                 not_looked_at: seen.map(not_looked_at).unwrap_or_default(),
                 published: effects.published.into_iter().map(Into::into).collect(),

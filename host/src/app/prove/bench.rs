@@ -136,6 +136,11 @@ impl Bench {
         })
     }
 
+    /// True if the handler takes the messages of a transaction in one call.
+    pub(super) fn takes_batches(&self) -> bool {
+        self.handler.takes_batches()
+    }
+
     /// Gives the databases back, to be removed.
     pub(super) fn into_scratch(self) -> Scratch {
         self.scratch

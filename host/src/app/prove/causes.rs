@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::bench::{BreakAt, Ran};
+use super::bench::{Bench, BreakAt, Ran};
 use super::plans::Step;
 use super::project::Project;
 use super::report::Finding;
@@ -12,7 +12,6 @@ use super::{Broken, dedup_words};
 use crate::config::Dedup;
 use crate::handler::WatchedRun;
 use crate::message::FailureClass;
-use crate::store::Table;
 use crate::text::one_line;
 
 /// How the reason of a message begins that went on after an error.
@@ -109,8 +108,9 @@ pub(super) fn of(
     broken: &Broken,
     project: &Project,
     statements: &Statements,
-    tables: &[Table],
+    bench: &Bench,
 ) -> Finding {
+    let tables = &bench.tables[..];
     let Broken {
         step, differences, ..
     } = broken;
@@ -184,7 +184,7 @@ pub(super) fn of(
     because.retain(|text| seen.insert(text.clone()));
     Finding {
         step: step.name(),
-        what: what(broken, project),
+        what: what(broken, project, bench),
         messages: delivered.collect(),
         is_smallest: broken.is_smallest,
         place: place(broken),
@@ -194,11 +194,11 @@ pub(super) fn of(
         },
         differences: differences.clone(),
         because,
-        hint: hint(broken, project).map(str::to_owned),
+        hint: hint(broken, project, bench).map(str::to_owned),
     }
 }
 
-fn what(broken: &Broken, project: &Project) -> String {
+fn what(broken: &Broken, project: &Project, bench: &Bench) -> String {
     let left = match broken.differences.first() {
         Some(difference) if difference.table == OUTBOX => "published something else",
         Some(difference) if difference.table == DEAD => "left other dead letters",
@@ -206,6 +206,7 @@ fn what(broken: &Broken, project: &Project) -> String {
     };
     let how = match broken.step {
         Step::Again => "run once more in the same way, they".to_owned(),
+        Step::Batches if bench.takes_batches() => "in one call, they".to_owned(),
         Step::Batches => "in one transaction, they".to_owned(),
         Step::Twice | Step::TwiceLater => format!(
             "delivered twice {}, they",
@@ -259,7 +260,7 @@ fn place(broken: &Broken) -> Option<String> {
     })
 }
 
-fn hint(broken: &Broken, project: &Project) -> Option<&'static str> {
+fn hint(broken: &Broken, project: &Project, bench: &Bench) -> Option<&'static str> {
     Some(match broken.step {
         Step::Shuffled(_) if project.handler.order.is_none() => {
             "messages come in any order: keep the newest by a version of its own, add exact numbers, or let `order_by` keep the order"
@@ -272,6 +273,10 @@ fn hint(broken: &Broken, project: &Project) -> Option<&'static str> {
         }
         Step::Attempt => {
             "a message's attempt tells of failures, which are no part of it: do not write or decide by it"
+        }
+        Step::Batches if bench.takes_batches() => {
+            "a call with many messages has to do what a call with each does: add up (`GROUP BY`) what is for one row, since a statement that \
+             joins it with several takes one of them"
         }
         Step::Again | Step::Batches | Step::RolledBack | Step::DiedBeforeCommit => {
             "take times and ids from the message (`published_at`, its id), not from the database"

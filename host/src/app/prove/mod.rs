@@ -226,7 +226,7 @@ impl<'a> Proof<'a> {
                     ran,
                     differences,
                 });
-                let finding = causes::of(&broken, project, &proof.statements, &proof.bench.tables);
+                let finding = causes::of(&broken, project, &proof.statements, proof.bench);
                 report.findings.push(finding);
                 report.left_steps = names_of(&steps[index + 1..]);
                 break;

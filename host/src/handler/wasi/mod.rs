@@ -157,9 +157,11 @@ impl State {
     fn wasi(&mut self) -> &mut Wasi {
         self.wasi.get_or_insert_with(|| {
             let options = &self.options;
+            // A call has at least one message; of a batch, the first decides.
+            let message_id = &self.message_ids[0];
             Box::new(Wasi::new(
                 &options.consumer,
-                &self.message_id,
+                message_id,
                 self.published_at,
                 options.limits.log_bytes,
             ))
@@ -171,7 +173,7 @@ impl State {
         let Some(wasi) = &self.wasi else { return };
         let (lines, dropped) = wasi.output.take_lines(end);
         for (level, line) in lines {
-            self.log.push(level, &line, &[]);
+            self.log.push(None, level, &line, &[]);
         }
         self.log.drop_lines(dropped);
     }

@@ -1,25 +1,32 @@
 //! Running ahead on PostgreSQL: a statement that changes rows is answered with the number of rows that it has affected every time
 //! before, and goes to the server later, together with others, in one message.
 //!
+//! A run before its transaction has begun (`Tx::before_begin`) gets such answers only; its statements are sent once the transaction adopts them.
+//!
 //! **Invariant**: statements reach the server in the order in which handlers ran them; nothing else is sent while some wait.
+//! **Invariant**: before a transaction has begun nothing is sent, and whatever would have to be sent ends the run.
 //! **Invariant**: numbers are learned from transactions that committed, and used only after many equal ones in a row.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use futures_util::TryStreamExt as _;
+use sqlx::postgres::PgRow;
 use sqlx::{AssertSqlSafe, Either};
 
+use super::rows::RowSink;
 use super::statements::Prepared;
-use super::{PostgresSession, errors};
-use crate::message::ComponentDigest;
+use super::{PostgresSession, TxState, errors};
 use crate::store::ahead::{AheadSession, Misled, Promises, Run};
 use crate::store::{SqlError, Value};
 
 /// A number is used after so many equal ones in a row.
 const STEADY_AFTER: u32 = 16;
-/// The same, once it was another than was promised.
-const STEADY_AFTER_BREAK: u32 = 64;
+/// The most, for a statement whose number is often another one.
+const STEADY_AFTER_MAX: u32 = 256;
+/// A number that has held for so many times since it was last another one goes on being used when it is another one again: the message is
+/// at fault then, such as one that is rejected because no row was there, and not the statement.
+const SELDOM: u32 = 32;
 /// What waits is sent when so many statements of one message do: a loop that runs until a statement affects no row must end.
 const WAITING_MAX: usize = 64;
 /// What waits is sent when it has so many bytes.
@@ -35,6 +42,8 @@ struct Known {
     count: u64,
     in_a_row: u32,
     wanted: u32,
+    /// How often it was this one since it was promised and another.
+    held: u32,
 }
 
 impl Default for Known {
@@ -43,6 +52,7 @@ impl Default for Known {
             count: 0,
             in_a_row: 0,
             wanted: STEADY_AFTER,
+            held: 0,
         }
     }
 }
@@ -55,15 +65,23 @@ impl Known {
     fn learn(&mut self, count: u64) {
         if self.count == count {
             self.in_a_row = self.in_a_row.saturating_add(1);
+            self.held = self.held.saturating_add(1);
         } else {
             self.count = count;
             self.in_a_row = 1;
+            self.held = 1;
         }
     }
 
+    /// It was promised, and was another one.
     fn broke(&mut self) {
-        self.in_a_row = 0;
-        self.wanted = STEADY_AFTER_BREAK;
+        if self.held >= SELDOM {
+            self.wanted = (self.wanted / 2).max(STEADY_AFTER);
+        } else {
+            self.wanted = (self.wanted * 4).min(STEADY_AFTER_MAX);
+            self.in_a_row = 0;
+        }
+        self.held = 0;
     }
 }
 
@@ -74,15 +92,18 @@ struct Call {
     nth: usize,
 }
 
-/// What a connection has learned of the numbers of rows that statements affect.
+/// What a connection has learned of the numbers of rows that statements affect. Another version of a handler goes on from there: a number that
+/// no longer holds is found before it counts.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
-    /// Whose statements they are.
-    component: Option<ComponentDigest>,
     by_statement: HashMap<u64, Vec<Known>>,
 }
 
 impl Counts {
+    fn is_empty(&self) -> bool {
+        self.by_statement.is_empty()
+    }
+
     fn known(&self, call: Call) -> Known {
         self.by_statement
             .get(&call.statement)
@@ -117,10 +138,27 @@ struct Waiting {
     promise: Option<(Call, u64)>,
 }
 
+/// What a run before its transaction was told.
+#[derive(Debug)]
+pub(in crate::store) struct Told {
+    /// Its statements as commands, between semicolons.
+    text: String,
+    /// The number of rows of each.
+    promises: Vec<(Call, u64)>,
+}
+
+impl Told {
+    pub(in crate::store) fn bytes(&self) -> usize {
+        self.text.len()
+    }
+}
+
 /// What was answered ahead in the open transaction, and what is learned from it.
 #[derive(Debug, Default)]
 pub(super) struct Ahead {
     run: Option<Run>,
+    /// No transaction has begun.
+    is_early: bool,
     /// The statements that the running call has executed, and how often each.
     calls: Vec<(u64, usize)>,
     text: String,
@@ -173,6 +211,13 @@ impl Ahead {
         Ok(())
     }
 
+    fn push_text(&mut self, commands: &str) {
+        if !self.text.is_empty() {
+            self.text.push(';');
+        }
+        self.text.push_str(commands);
+    }
+
     fn is_full(&self) -> bool {
         self.waiting_of_run >= WAITING_MAX || self.text.len() >= WAITING_BYTES_MAX
     }
@@ -191,7 +236,98 @@ struct Compared {
     differs: Option<usize>,
 }
 
+/// The query behind what waits.
+struct Last<'a> {
+    prepared: Prepared,
+    sink: &'a mut RowSink,
+    /// Its rows are not what it was described with.
+    is_stale: bool,
+    is_first: bool,
+}
+
+impl Last<'_> {
+    fn take(&mut self, row: &PgRow) {
+        // The driver's own copy of a description can be older than the statement.
+        self.is_stale |= std::mem::take(&mut self.is_first) && !self.prepared.describes(row);
+        if !self.is_stale {
+            self.sink.take(row);
+        }
+    }
+}
+
 impl PostgresSession {
+    /// True if something is known of the handler's statements, and what is prepared is up to date.
+    pub(in crate::store) fn can_run_early(&self) -> bool {
+        !self.broken && !self.is_stale && self.learned.is_some() && !self.counts.is_empty()
+    }
+
+    /// Has the runs that follow be early ones, until a transaction begins.
+    pub(in crate::store) fn run_early(&mut self) {
+        self.tx = TxState {
+            // The transaction that adopts them sees to the role.
+            in_role: true,
+            ahead: Ahead {
+                is_early: true,
+                ..Ahead::default()
+            },
+            ..TxState::default()
+        };
+    }
+
+    pub(in crate::store) fn runs_early(&self) -> bool {
+        self.tx.ahead.is_early
+    }
+
+    /// Returns what the early run was told; `None` if it was misled.
+    pub(in crate::store) fn take_told(&mut self) -> Option<Told> {
+        let ahead = &mut self.tx.ahead;
+        let text = std::mem::take(&mut ahead.text);
+        let promises = ahead
+            .waiting
+            .drain(..)
+            .filter_map(|command| command.promise)
+            .collect();
+        ahead.waiting_of_run = 0;
+        ahead.promises = Promises::default();
+        match ahead.misled.take() {
+            None => Some(Told { text, promises }),
+            Some(_) => None,
+        }
+    }
+
+    /// Has the statements of an early run wait as those of the running one. False if one is not prepared any more, or if the transaction can't
+    /// go on by itself.
+    pub(in crate::store) fn adopt(&mut self, told: Told) -> bool {
+        let Some(run) = self.tx.ahead.run.filter(|run| run.ahead) else {
+            return false;
+        };
+        let is_there = |(call, _): &(Call, u64)| self.statements.has(call.statement);
+        if self.tx.aborted
+            || self.tx.savepoints.open() > 0
+            || self.tx.ahead.misled.is_some()
+            || !told.promises.iter().all(is_there)
+        {
+            return false;
+        }
+        if told.promises.is_empty() {
+            return true;
+        }
+        if let Some(role) = self.role_to_enter() {
+            self.tx.ahead.push_text(&role);
+            self.tx.ahead.wait(run.member, None);
+            self.tx.in_role = true;
+        }
+        let ahead = &mut self.tx.ahead;
+        ahead.push_text(&told.text);
+        ahead.promises.made += told.promises.len() as u64;
+        for (call, count) in told.promises {
+            ahead.wait(run.member, Some((call, count)));
+            ahead.called(call.statement);
+        }
+        self.tx.ran = true;
+        true
+    }
+
     /// Answers a handler's statement ahead, if that can be done; else `None`, and nothing has happened.
     ///
     /// # Errors
@@ -225,10 +361,7 @@ impl PostgresSession {
         let role = self.role_to_enter();
         let ahead = &mut self.tx.ahead;
         if let Some(role) = role {
-            ahead.push(|text| {
-                text.push_str(&role);
-                Ok(())
-            })?;
+            ahead.push_text(&role);
             ahead.wait(run.member, None);
             self.tx.in_role = true;
         }
@@ -249,7 +382,7 @@ impl PostgresSession {
     }
 
     /// True if so much waits that it is to be sent.
-    pub(super) fn waits_for_much(&self) -> bool {
+    pub(in crate::store) fn waits_for_much(&self) -> bool {
         self.tx.ahead.is_full()
     }
 
@@ -278,12 +411,54 @@ impl PostgresSession {
         }
     }
 
-    /// Sends what waits as one message, and compares what comes back.
-    async fn send_waiting(&mut self) -> Result<(), Misled> {
+    /// Runs a handler's query behind what waits, in one message with it; `None` if that can't be done, and nothing has happened.
+    ///
+    /// # Errors
+    /// What is wrong with the parameters, or what stands for a broken promise. An error of the query itself ends the run as misled, too: alone in
+    /// its message it says more.
+    pub(super) async fn query_behind(
+        &mut self,
+        statement: &str,
+        params: &[Value],
+        sink: &mut RowSink,
+    ) -> Result<Option<()>, SqlError> {
+        let ahead = &self.tx.ahead;
+        if ahead.is_early || ahead.misled.is_some() || ahead.waiting.is_empty() || self.tx.aborted {
+            return Ok(None);
+        }
+        let Some(prepared) = self.statements.get(statement) else {
+            return Ok(None);
+        };
+        if prepared.columns.is_empty() || params.len() != prepared.params.len() {
+            return Ok(None);
+        }
+        self.tx
+            .ahead
+            .push(|text| prepared.push_call(text, params).map(drop))?;
+        self.tx.ran = true;
+        sink.start(&prepared);
+        let mut last = Last {
+            prepared,
+            sink,
+            is_stale: false,
+            is_first: true,
+        };
+        let sent = self.send_waiting(Some(&mut last)).await;
+        let is_stale = last.is_stale;
+        sent.map_err(Misled::answer)?;
+        match is_stale {
+            true => Err(self.stale_description()),
+            false => Ok(Some(())),
+        }
+    }
+
+    /// Sends what waits as one message, and compares what comes back. A query can be the `last` command of the message.
+    async fn send_waiting(&mut self, mut last: Option<&mut Last<'_>>) -> Result<(), Misled> {
         let text = std::mem::take(&mut self.tx.ahead.text);
         let waiting = std::mem::take(&mut self.tx.ahead.waiting);
         self.tx.ahead.waiting_of_run = 0;
         self.tx.ahead.is_sending = true;
+        let commands = waiting.len() + usize::from(last.is_some());
         let mut compared = Compared::default();
         // The server's limit counts for each command; this one for all of them.
         let longest = self.options.statement_timeout.unwrap_or(Duration::MAX);
@@ -296,16 +471,23 @@ impl PostgresSession {
                     sqlx::raw_sql(AssertSqlSafe(text.as_str())),
                 );
                 while let Some(part) = stream.try_next().await? {
-                    if let Either::Left(done) = part {
-                        let promised = waiting
-                            .get(compared.done)
-                            .and_then(|command| command.promise);
-                        if let Some((_, count)) = promised
-                            && count != done.rows_affected()
-                        {
-                            compared.differs.get_or_insert(compared.done);
+                    match part {
+                        Either::Left(done) => {
+                            let promised = waiting
+                                .get(compared.done)
+                                .and_then(|command| command.promise);
+                            if let Some((_, count)) = promised
+                                && count != done.rows_affected()
+                            {
+                                compared.differs.get_or_insert(compared.done);
+                            }
+                            compared.done += 1;
                         }
-                        compared.done += 1;
+                        Either::Right(row) => {
+                            if let Some(last) = &mut last {
+                                last.take(&row);
+                            }
+                        }
                     }
                 }
                 Ok::<(), sqlx::Error>(())
@@ -321,7 +503,7 @@ impl PostgresSession {
             }
         }
         match sent {
-            Ok(Ok(())) if compared.done == waiting.len() => match compared.differs {
+            Ok(Ok(())) if compared.done == commands => match compared.differs {
                 None => Ok(()),
                 Some(index) => Err(self.broke(&waiting[index])),
             },
@@ -335,8 +517,10 @@ impl PostgresSession {
                 // Of the first that went another way than was promised.
                 let index = compared.differs.unwrap_or(compared.done);
                 let is_own = self.tx.fault.is_none() && !errors::is_timeout(&error);
+                let of_last = self.tx.ahead.run.map(|run| run.member);
                 Err(match waiting.get(index) {
                     Some(command) if is_own => self.broke(command),
+                    None if is_own => self.tx.ahead.mislead(of_last),
                     _ => self.tx.ahead.mislead(None),
                 })
             }
@@ -360,12 +544,6 @@ impl PostgresSession {
 
 impl AheadSession for PostgresSession {
     fn begin_run(&mut self, run: Run) {
-        if self.counts.component != Some(run.component) {
-            self.counts = Counts {
-                component: Some(run.component),
-                by_statement: HashMap::new(),
-            };
-        }
         let ahead = &mut self.tx.ahead;
         ahead.run = Some(run);
         ahead.calls.clear();
@@ -376,15 +554,20 @@ impl AheadSession for PostgresSession {
         if let Some(misled) = self.tx.ahead.misled {
             return Err(misled);
         }
+        if self.tx.ahead.is_early {
+            // What the run needs now only a transaction can tell.
+            let member = self.tx.ahead.run.map(|run| run.member);
+            return Err(self.tx.ahead.mislead(member));
+        }
         if self.tx.ahead.waiting.is_empty() {
             return Ok(());
         }
-        self.send_waiting().await
+        self.send_waiting(None).await
     }
 
     fn is_unsettled(&self) -> bool {
         let ahead = &self.tx.ahead;
-        ahead.misled.is_some() || ahead.is_sending || !ahead.waiting.is_empty()
+        ahead.is_early || ahead.misled.is_some() || ahead.is_sending || !ahead.waiting.is_empty()
     }
 
     fn misled(&self) -> Option<Misled> {
@@ -393,5 +576,75 @@ impl AheadSession for PostgresSession {
 
     fn take_promises(&mut self) -> Promises {
         std::mem::take(&mut self.tx.ahead.promises)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Learns `count` so many times.
+    fn learned(known: &mut Known, count: u64, times: u32) -> Option<u64> {
+        for _ in 0..times {
+            known.learn(count);
+        }
+        known.promised()
+    }
+
+    #[test]
+    fn a_number_is_used_once_it_is_steady() {
+        let mut known = Known::default();
+        assert_eq!(known.promised(), None);
+        assert_eq!(learned(&mut known, 1, STEADY_AFTER - 1), None);
+        assert_eq!(learned(&mut known, 1, 1), Some(1));
+        assert_eq!(learned(&mut known, 2, 1), None, "another one");
+        assert_eq!(learned(&mut known, 2, STEADY_AFTER - 1), Some(2));
+    }
+
+    #[test]
+    fn a_number_that_often_breaks_is_waited_for_longer() {
+        let mut known = Known::default();
+        learned(&mut known, 1, STEADY_AFTER);
+        for wanted in [STEADY_AFTER * 4, STEADY_AFTER_MAX] {
+            known.broke();
+            assert_eq!(known.promised(), None);
+            known.held = 0;
+            assert_eq!(learned(&mut known, 1, wanted - 1), None);
+            assert_eq!(learned(&mut known, 1, 1), Some(1));
+            known.held = 1;
+        }
+    }
+
+    #[test]
+    fn a_number_that_seldom_breaks_goes_on_being_used() {
+        let mut known = Known::default();
+        learned(&mut known, 1, STEADY_AFTER);
+        for _ in 0..5 {
+            learned(&mut known, 1, SELDOM);
+            known.broke();
+            assert_eq!(known.promised(), Some(1));
+        }
+        known.broke();
+        assert_eq!(known.promised(), None, "twice in a row");
+    }
+
+    #[test]
+    fn calls_of_a_statement_are_told_apart_and_bounded() {
+        let mut counts = Counts::default();
+        let call = |statement, nth| Call { statement, nth };
+        for _ in 0..STEADY_AFTER {
+            counts.change(call(1, 0), |known| known.learn(1));
+            counts.change(call(1, 1), |known| known.learn(2));
+            counts.change(call(1, CALLS_MAX), |known| known.learn(3));
+        }
+        assert_eq!(counts.known(call(1, 0)).promised(), Some(1));
+        assert_eq!(counts.known(call(1, 1)).promised(), Some(2));
+        assert_eq!(counts.known(call(1, CALLS_MAX)).promised(), None);
+        assert_eq!(counts.known(call(2, 0)).promised(), None);
+        for statement in 2..=KNOWN_MAX as u64 + 1 {
+            counts.change(call(statement, 0), |known| known.learn(1));
+        }
+        assert!(counts.by_statement.len() <= KNOWN_MAX);
+        assert_eq!(counts.known(call(1, 0)).promised(), None, "learned anew");
     }
 }

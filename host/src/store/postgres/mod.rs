@@ -42,6 +42,7 @@ use futures_util::TryStreamExt as _;
 use sqlx::postgres::{PgConnectOptions, PgRow};
 use sqlx::{AssertSqlSafe, Connection as _, Either, PgConnection, Row as _};
 
+pub(super) use ahead::Told;
 use ahead::{Ahead, Counts};
 pub(super) use connect::{display, look};
 use cursors::PostgresCursor;
@@ -445,9 +446,15 @@ impl Session for PostgresSession {
         params: &[Value],
         rows_max: u64,
     ) -> Result<ResultSet, SqlError> {
-        self.settle_first().await?;
         let mut sink = RowSink::new(rows_max);
-        self.run(statement, params, Some(&mut sink)).await?;
+        if self
+            .query_behind(statement, params, &mut sink)
+            .await?
+            .is_none()
+        {
+            self.settle_first().await?;
+            self.run(statement, params, Some(&mut sink)).await?;
+        }
         match sink.failure {
             Some(error) => Err(error),
             None => Ok(sink.result),

@@ -135,6 +135,13 @@ impl Statements {
         Some(entry.prepared.clone())
     }
 
+    /// True if the statement with this number is prepared.
+    pub(super) fn has(&self, number: u64) -> bool {
+        self.by_text
+            .values()
+            .any(|entry| entry.prepared.number == number)
+    }
+
     /// Forgets the statement that was not used for the longest time, if there are too many. Returns its name.
     pub(super) fn make_room(&mut self) -> Option<String> {
         if self.by_text.len() < PREPARED_MAX {

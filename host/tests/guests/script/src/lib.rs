@@ -9,6 +9,7 @@ mod savepoints;
 mod step;
 mod tagged;
 
+use hapax_guest::outbox::publish;
 use hapax_guest::{Failure, Message};
 
 fn handle(message: Message) -> Result<(), Failure> {

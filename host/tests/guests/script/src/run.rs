@@ -165,7 +165,7 @@ fn action(message: &Message, step: &Step, number: &str) -> Result<Given, Trouble
         }
         Action::Publish(publish) => {
             let outgoing = outgoing(publish).map_err(|problem| wrong(number, problem))?;
-            Given::Text(Some(outgoing.publish()?))
+            Given::Text(Some(crate::publish(&outgoing)?))
         }
         Action::Config(name) => Given::Text(config::get(name)),
         Action::ConfigNames => Given::Names(config::names()),
