@@ -15,7 +15,8 @@ use serde_json::json;
 use support::http::Http;
 use support::scene::{Scene, SourceSort, TestMessage, script};
 
-const HANDLER: &str = "batch = { max = 1 }\nlanes = 1\nretry = { attempts = 2, backoff = \"1ms\" }\n\
+/// Awaited: how many runs a message has is known only of a handler that never runs before its transaction.
+const HANDLER: &str = "batch = { max = 1 }\nlanes = 1\nsql = \"await\"\nretry = { attempts = 2, backoff = \"1ms\" }\n\
                        limits = { cpu = \"50ms\", statements = 2, log = \"1KiB\" }";
 
 /// The samples by name and labels, as a client library reads them, and the names that have a type and a help text.
