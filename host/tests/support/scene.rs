@@ -59,6 +59,16 @@ pub fn script() -> PathBuf {
     component("host/tests/guests/script.wasm")
 }
 
+/// `script` for batches.
+pub fn script_batch() -> PathBuf {
+    component("host/tests/guests/script-batch.wasm")
+}
+
+/// `credit_account` for batches, with one statement for all.
+pub fn credit_accounts() -> PathBuf {
+    component("examples/credit-accounts/credit-accounts.wasm")
+}
+
 /// `balance = balance + amount`.
 pub fn credit_account() -> PathBuf {
     component("examples/credit-account/rust/credit-account.wasm")
